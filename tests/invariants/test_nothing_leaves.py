@@ -17,10 +17,10 @@ from gateway.formats.format import ScanInput
 from gateway.formats.reader import ERRORS
 from gateway.formats.sse import LONG_EVENT
 from gateway.formats.table import FORMATS
-from gateway.relay.batch_results import MAX_HELD_BYTES, CleanedResults
 from gateway.upstream import refusal
 from gateway.upstream.ask import cleaned_body
 from gateway.upstream.connection import Head
+from gateway.wings.stored.batch_results import MAX_HELD_BYTES, CleanedResults
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms, scripted
 from tests.fakes.scripted import ok_json

@@ -28,10 +28,10 @@ from gateway.pipeline import Services
 from gateway.pipeline.request import changed_members
 from gateway.quota import windows
 from gateway.records import Call, Key, LineCeilings, Params
-from gateway.relay.batch_results import LINE_BYTES
 from gateway.relay.charge import SentRequest
 from gateway.web.forms import StoredForm
 
+from .batch_results import LINE_BYTES
 from .formats import LINE_FORMATS
 
 P = ParamSpec("P")

@@ -21,7 +21,6 @@ from gateway.accounting.reservation import count_request
 from gateway.errors import UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
-from gateway.relay.batch_results import CleanedResults
 from gateway.relay.exchange import response_headers
 from gateway.upstream import provider_errors
 from gateway.upstream.ask import Fetched, cleaned_body, fetch
@@ -34,6 +33,8 @@ from gateway.web.endpoints import forwarded_headers, forwarded_query
 from gateway.web.middleware import CONTEXT, RequestContext
 from gateway.web.responses import EventStream, Whole
 from gateway.web.status import Status, shutting_down
+
+from .batch_results import CleanedResults
 
 FindsCaller = Callable[[web.Request, RequestContext], Awaitable[Key]]
 

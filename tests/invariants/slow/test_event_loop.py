@@ -14,10 +14,10 @@ import pytest
 from aiohttp import FormData
 from aiohttp.test_utils import TestClient
 
-from gateway.relay.batch_results import CleanedResults
 from gateway.upstream.content_encoding import PIECE_BYTES
 from gateway.web.bodies import MAX_MEMBERS
 from gateway.wings.stored.batch_file import MAX_ALL_LINES, MAX_NESTED
+from gateway.wings.stored.batch_results import CleanedResults
 from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import answer, ok_json
 from tests.fakes.turns import MOST_CALLS, counted

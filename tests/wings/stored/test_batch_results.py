@@ -1,4 +1,4 @@
-"""What a batch has used, by its results (gateway/relay/batch_results.py)."""
+"""What a batch has used, by its results (gateway/wings/stored/batch_results.py)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gateway.formats.format import LONG_ANSWER
 from gateway.formats.table import FORMATS
 from gateway.quota import pricing
 from gateway.records import Call, Document, Failure, Fault, Key, LineCeilings, Params, Phase, Usage
-from gateway.relay import batch_results as under_test
 from gateway.relay.charge import SentRequest
 from gateway.upstream.connection import Head
 from gateway.upstream.download import Download
+from gateway.wings.stored import batch_results as under_test
 from tests.fakes.turns import counted
 
 RESERVED = Usage(1000, 400)

@@ -13,19 +13,20 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from gateway.accounting.deferral import Deferral
 from gateway.chunked import Turns, portions
 from gateway.formats import reported_usage
 from gateway.formats.format import LONG_ANSWER, BatchFormat, BatchLine, ReadsLine
 from gateway.formats.reader import ERRORS, HAS_ERROR
 from gateway.formats.reason_cleaner import ReasonCleaner
-from gateway.quota import pricing
+from gateway.quota import pricing, windows
 from gateway.records import Endpoint, LineCeilings, Usage
+from gateway.relay.charge import MAX_BROKEN_BYTES, REASONING_ALLOWANCE, SHOWN_FACTOR, Charge, SentRequest
+from gateway.relay.deferred import OpensAnswer, WingBatches, WorkEnd
 from gateway.upstream import refusal
 from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 from gateway.upstream.download import Download
-
-from .charge import MAX_BROKEN_BYTES, REASONING_ALLOWANCE, SHOWN_FACTOR, SentRequest
 
 MAX_LINE_BYTES = 33_554_432
 """Size limit of one answer in bytes; a longer one is not read."""
@@ -222,6 +223,35 @@ class ResultReader(NamedTuple):
     def _add(self, line: _Line) -> None:
         if not line.is_blank:
             self.totals.add(line.end())
+
+
+async def _end(
+    sent: SentRequest, deferral: Deferral, batch: BatchFormat, body: bytes, open_answer: OpensAnswer
+) -> WorkEnd | None:
+    """How the batch of this object has ended; None: it goes on, or its results cannot be read now. `sent` represents any
+    of its requests."""
+    try:
+        state = batch.state(body)
+    except ValueError:
+        return None
+    if not state.is_over:
+        return None
+    reserved = Usage(sent.call.params.prompt_tokens, windows.output_limit(sent.call))
+    totals = BatchTotals(sent, BatchSize(deferral.lines, reserved, LineCeilings(*deferral.ceilings)))
+    reader = ResultReader(batch, totals)
+    for path in (*state.results, *state.failures):
+        async with open_answer(path) as answer:
+            if answer is None:
+                return None
+            download, head = answer
+            if head.status == 404 and path in state.failures:
+                continue
+            if head.status != 200 or not await reader.read(download, head):
+                return None
+    return WorkEnd(Charge(totals.usage), state.status, state.ended, totals.model)
+
+
+BATCHES = WingBatches(_end)
 
 
 class CleanedResults:
