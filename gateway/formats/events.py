@@ -166,19 +166,23 @@ _CUT = re.compile(r"\s*|t(r(ue?)?)?|f(a(lse?)?)?|n(u(ll?)?)?|-|\.|[eE][+-]?|\\?u
 
 
 def _behind(so_far: str, again: str) -> str:
-    """Arguments without those so far, if they begin with these once more, also with other blanks between them."""
+    """Arguments without those so far, if they begin with these once more, also with other blanks between them.
+    Blanks within a text are its own."""
     if again.startswith(so_far):
         return again[len(so_far) :]
-    place = 0
+    place, is_text, is_escaped = 0, False, False
     for char in so_far:
-        if char.isspace():
-            continue
-        while again[place : place + 1].isspace():
-            place += 1
+        if not is_text:
+            if char.isspace():
+                continue
+            while again[place : place + 1].isspace():
+                place += 1
         if again[place : place + 1] != char:
             return again
         place += 1
-    return again[place:].lstrip() if so_far[-1].isspace() else again[place:]
+        is_text ^= char == '"' and not is_escaped
+        is_escaped = char == "\\" and not is_escaped
+    return again[place:].lstrip() if so_far[-1].isspace() and not is_text else again[place:]
 
 
 class ToolCalls:

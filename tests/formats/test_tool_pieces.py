@@ -89,6 +89,8 @@ def test_many_pieces_that_may_be_all_so_far(pieces: Sequence[str], whole: str, m
         (['{"a":1}{"b":1}'], '{"a":1}{"b":1}'),
         (['{"a":', '{"a":' + "9" * 5000], '{"a":' + "9" * 5000),
         ([" ", " "], ""),
+        (['{"a": [], "11 ', '{"a":[],"11  ":1}'], '{"a": [], "11  ":1}'),
+        (['{"b": 1, "\\" : ', '{"b":1,"\\" :  ":1}'], '{"b": 1, "\\" :  ":1}'),
     ],
 )
 def test_a_piece_that_may_be_a_part_or_all_is_what_makes_json(pieces: list[str], whole: str) -> None:

@@ -228,8 +228,8 @@ class ResultReader(NamedTuple):
 async def _end(
     sent: SentRequest, deferral: Deferral, batch: BatchFormat, body: bytes, open_answer: OpensAnswer
 ) -> WorkEnd | None:
-    """How the batch of this object has ended; None: it goes on, or its results cannot be read now. `sent` represents any
-    of its requests."""
+    """How the batch of this object has ended; None: it goes on, or its results cannot be read now. `sent` represents
+    any of its requests."""
     try:
         state = batch.state(body)
     except ValueError:
