@@ -453,6 +453,7 @@ ACTING: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("pad", SIZES.values(), ids=SIZES)
 def test_a_long_body_with_an_acting_tool_is_one(pad: int) -> None:
     """Its tools would act twice if it was hedged."""

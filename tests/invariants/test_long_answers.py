@@ -122,7 +122,7 @@ async def asked(client: Any, endpoint: str, model: str, more: Mapping[str, Any],
         return text
 
 
-@pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize("is_streamed", [False, pytest.param(True, marks=pytest.mark.rest)], ids=["plain", "stream"])
 async def test_rewritten_answers(
     is_streamed: bool, inside: Inside, upstream: ScriptedUpstream, jobs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

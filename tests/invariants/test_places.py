@@ -93,7 +93,8 @@ DOORS: Mapping[str, tuple[str, Door]] = {
 def test_every_module_that_counts_a_request_as_under_way_is_a_door() -> None:
     folder, found = Path(package.__file__).parent, set()
     for path in folder.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+        text = path.read_text()
+        for node in ast.walk(ast.parse(text)) if "calls.add" in text else ():
             match node:
                 case ast.Call(func=ast.Attribute(value=ast.Name(id="calls"), attr="add")):
                     found.add(str(path.relative_to(folder).with_suffix("")))

@@ -233,6 +233,7 @@ GROUPS = (
 )  # fmt: skip
 
 
+@pytest.mark.rest
 @pytest.mark.parametrize("group_by", GROUPS, ids=",".join)
 async def test_pages_portions_and_stores_have_the_same_rows(
     tmp_path: Path, server: RedisServer, group_by: tuple[str, ...]

@@ -605,6 +605,7 @@ async def test_a_server_that_is_not_there_is_a_warning(server: RedisServer) -> N
 # --------------------------------------------------------------------------------------------------------- reports
 
 
+@pytest.mark.rest
 async def test_a_large_report_lets_others_have_their_turns(server: RedisServer, opens: Opens) -> None:
     store = await opens(server)
     fill = """

@@ -73,6 +73,7 @@ async def test_connection_does_not_rest_for_ever(start: Starts, monkeypatch: pyt
     writer.close()
 
 
+@pytest.mark.rest
 async def test_client_that_takes_nothing_is_cut_off(run: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_connection, "STALLED_S", 1)
     body = b'{"model": "m", "prompt": "x"}'

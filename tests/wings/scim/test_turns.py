@@ -104,6 +104,7 @@ async def test_a_body_that_takes_too_long_is_not_read(
     assert turns.longest_json < 1000
 
 
+@pytest.mark.rest
 async def test_operations_on_many_members_are_bounded(provider: Provider) -> None:
     remove = {"op": "remove", "path": 'members[value eq "user-00001"]'}
     status, answer = await provider.patch("Groups/group-1", *[remove] * 100)
