@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway import units, untrusted_json
 from gateway.records import Usage
+
+from . import token_rule
 
 # JSON escapes every quote inside a string, so a quoted name in the bytes is a name, never a part of a text.
 # Possessive, because a plain repetition keeps a hundred bytes for each one it has passed, and an answer may be long.
@@ -41,6 +43,22 @@ def all_prompt(usage: Usage | None) -> Usage | None:
     if usage is None or usage.prompt_tokens or not usage.completion_tokens:
         return usage
     return Usage(usage.completion_tokens, source="reported")
+
+
+class PlainText(NamedTuple):
+    """The generated text in a plain answer."""
+
+    tokens: int
+    number: int
+    """How many texts there are."""
+    has_reasoned: bool
+
+
+def plain_text(body: bytes, texts: re.Pattern[bytes]) -> PlainText:
+    """Counts by the token rule what this pattern finds."""
+    found = texts.findall(body)
+    quarters = sum([token_rule.count(text + b'"').quarters for text in found])
+    return PlainText(token_rule.tokens_of(quarters), len(found), REASONING.search(body) is not None)
 
 
 def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:

@@ -165,8 +165,8 @@ async def _finish_plain(exchange: Exchange, failure: Failure | None) -> Answer |
     this = exchange.attempt
     log = this.log
     body = exchange.take_body()
-    if exchange.gathered is not None and failure is None:
-        body = await exchange.put_together(body)
+    if failure is None and (exchange.is_long or exchange.gathered is not None):
+        body = await exchange.prepared(body)
     read = read_whole(exchange, body, failure)
     if (problem := exchange.error or read.problem) is not None:
         log.add_cost(read.charged)

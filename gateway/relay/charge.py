@@ -14,9 +14,9 @@
    (`_in_priced_units`). A report of less sound than the bytes of the file must have does not count
    (`_of_possible_length`).
 
-Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else by formats/token_rule.py, at
-least one token for each event with text. Unknown remains the output that an upstream generated after the last event
-that arrived of a stream which broke off or was stopped.
+Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else, and in a long plain answer, by
+formats/token_rule.py, at least one token for each event with text. Unknown remains the output that an upstream
+generated after the last event that arrived of a stream which broke off or was stopped.
 
 The ceilings bound usage reports. They are generous, so that no true report exceeds one:
 
@@ -42,6 +42,7 @@ from gateway import units
 from gateway.formats import reported_usage, token_rule
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, prompt_ceiling
 from gateway.formats.format import NO_TEXT, Scan
+from gateway.formats.reported_usage import PlainText
 from gateway.formats.table import FORMATS
 from gateway.quota import pricing, windows
 from gateway.records import Call, Failure, Fault, Phase, Usage
@@ -320,22 +321,31 @@ def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 
     return Charge(estimate(sent, ending, shown), doubts)
 
 
+def is_settled_by(sent: SentRequest, report: Usage | None) -> bool:
+    """Whether the charge of a plain answer with this report does not depend on its text."""
+    return report is not None and report.completion_tokens > 0 and sent.allows(report)
+
+
 def of_plain(
-    sent: SentRequest, report: Usage | None, body: bytes, model: str | None, ending: Ending = Ending.WHOLE
-) -> Charge:
-    """Returns the charge of a plain answer that is whole JSON, with the upstream's report in it, if there is one."""
+    sent: SentRequest, report: Usage | None, body: bytes, model: str | None, ending: Ending = Ending.WHOLE,
+    counted: PlainText | None = None,
+) -> Charge:  # fmt: skip
+    """Returns the charge of a plain answer that is whole JSON, with the upstream's report in it, if there is one.
+    `counted`: its text, if that was counted already."""
     doubts: tuple[str, ...] = ()
     if report is not None:
-        bounded = sent.bounded(report, lambda: sent.count(sent.texts_of(body)))
+        bounded = sent.bounded(report, lambda: sent.count(sent.texts_of(body)) if counted is None else counted.tokens)
         if bounded is not report:
             report, doubts = bounded, _doubts(report, bounded)
         if report.completion_tokens:
             return _believed(sent.call, report, doubts)
-    texts = sent.texts_of(body)
-    if report is not None and _is_plausible(sent.call, report, has_text=bool(texts)):
+    texts = sent.texts_of(body) if counted is None else ()
+    has_text = bool(texts) if counted is None else counted.number > 0
+    if report is not None and _is_plausible(sent.call, report, has_text=has_text):
         return _believed(sent.call, report, doubts)
-    has_reasoned = reported_usage.REASONING.search(body) is not None
-    shown = Shown(sent.count(texts), bool(texts), report, has_reasoned, model)
+    if counted is None:
+        counted = PlainText(sent.count(texts), len(texts), reported_usage.REASONING.search(body) is not None)
+    shown = Shown(counted.tokens, has_text, report, counted.has_reasoned, model)
     return Charge(estimate(sent, ending, shown), doubts)
 
 

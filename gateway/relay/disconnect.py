@@ -101,7 +101,9 @@ async def _drain(exchange: Exchange, limit_s: float | None) -> None:
     began = time.perf_counter()
     try:
         async with asyncio.timeout(limit_s):
-            await exchange.wait_until_over()
+            failure = await exchange.wait_until_over()
+            if exchange.is_long and failure is None:
+                await exchange.count_text(exchange.take_body())
     except TimeoutError:
         pass
     finally:

@@ -11,13 +11,15 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, partial
 from typing import NamedTuple
 
-from gateway.errors import GatewayError, UpstreamRefused
-from gateway.formats import sse
+from gateway.errors import GatewayError, Unavailable, UpstreamRefused
+from gateway.formats import reported_usage, sse
 from gateway.formats.events import Unfit
-from gateway.formats.format import LONG_ANSWER, FactsReader, Format, PlainFacts, Scan, ScanInput
+from gateway.formats.format import LONG_ANSWER, NO_TEXT, FactsReader, Format, PlainFacts, Scan, ScanInput
+from gateway.formats.reported_usage import PlainText
 from gateway.formats.table import FORMATS
 from gateway.records import Failure, Fault, Phase, Usage
 from gateway.upstream import error_shapes, provider_errors, refusal
@@ -43,6 +45,10 @@ class Exchange:
 
     error: GatewayError | None = None
     """Why a rider has broken it off."""
+    is_long = False
+    """Whether a plain answer has more than `LONG_ANSWER` bytes."""
+    text: PlainText | None = None
+    """The text of such an answer, if its charge depends on it."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -226,6 +232,14 @@ class Exchange:
             self.body = bytearray()
         return self._body
 
+    async def prepared(self, body: bytes) -> bytes:
+        """Lets another process do what takes long of reading a whole answer. Returns the body to read. Raises
+        `Unavailable`, as `put_together` does."""
+        if self.gathered is not None:
+            return await self.put_together(body)
+        await self.count_text(body)
+        return body
+
     async def put_together(self, stream: bytes) -> bytes:
         """The plain answer that a stream in its place makes, or the stream, if it makes none. Raises `Unavailable`;
         then the stream is charged."""
@@ -237,6 +251,17 @@ class Exchange:
             raise
         body, self.facts = made or (stream, None)
         return body
+
+    async def count_text(self, body: bytes) -> None:
+        """Has the text of a long answer counted that has no report: that would hold up other calls."""
+        this = self.attempt
+        spec, reader, head = FORMATS[this.call.endpoint], self.facts_reader, self.head
+        if spec.texts is NO_TEXT or head is None or head.status != 200:
+            return
+        with suppress(ValueError, Unavailable):  # it is no answer, or the process is busy: it is counted here
+            self.facts = reader.facts() if reader is not None else this.format.facts(body)
+            if not charge.is_settled_by(this.sent, self.facts.usage):
+                self.text = await this.make(this.call.key.id, reported_usage.plain_text, body, spec.texts)
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""
@@ -412,6 +437,7 @@ class Exchange:
 
     def _begin_reading(self) -> None:
         """The answer is too long to be read at its end."""
+        self.is_long = True
         if (make_reader := self.attempt.format.long_reader) is not None:
             self.facts_reader = make_reader()
             self.facts_reader.feed(bytes(self.body))
@@ -636,11 +662,12 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
     if answer.is_error and (error := answer.error or error_shapes.error_of(body)) is not None:
         in_band = provider_errors.judge_in_band(this.route.upstream, error, head, hide=this.hidden)
         if answer.has_usage or answer.has_output:
-            charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.ERROR)
+            charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.ERROR, exchange.text)
         else:
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
-    return PlainAnswer(charge.of_plain(sent, answer.usage, body, model), model, None, answer, answer.has_output)
+    charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.WHOLE, exchange.text)
+    return PlainAnswer(charged, model, None, answer, answer.has_output)
 
 
 def _put_together(

@@ -167,6 +167,35 @@ async def test_streams_for_plain_calls(inside: Inside, upstream: ScriptedUpstrea
         assert jobs == ["make"], endpoint
 
 
+ADMIN = {"Authorization": "Bearer admin-token-0123456789"}
+WITH_TEXT = ["chat", "completions", "generate_content", "messages", "responses"]
+REPORTS = ("usage", "usageMetadata")
+
+
+async def test_text_without_a_report_is_counted(inside: Inside, upstream: ScriptedUpstream, jobs: list[str]) -> None:
+    """Twenty megabytes of it held up other calls for 360 ms, and of short texts for two seconds."""
+    client = await inside(upstream.url, **settings(upstream))
+    for endpoint in WITH_TEXT:
+        document = FORMS[endpoint].document("word " * (LONG_ANSWER // 5))
+        for name in REPORTS:
+            document.pop(name, None)
+        upstream.answer_with(always=ok_json(document))
+        jobs.clear()
+        assert b"word " in await asked(client, endpoint, "up", {}, is_streamed=False)
+        assert jobs == ["make"], endpoint
+        async with client.get("/admin/api/calls", headers=ADMIN) as calls:
+            record = (await calls.json())["data"][0]
+        assert (record["endpoint"], record["usage_source"]) == (endpoint, "estimated")
+
+
+async def test_text_with_a_report_is_not_counted(inside: Inside, upstream: ScriptedUpstream, jobs: list[str]) -> None:
+    client = await inside(upstream.url, **settings(upstream))
+    for endpoint in WITH_TEXT:
+        upstream.answer_with(always=ok_json(FORMS[endpoint].document("word " * (LONG_ANSWER // 5))))
+        assert b"word " in await asked(client, endpoint, "up", {}, is_streamed=False)
+    assert jobs == []
+
+
 # ------------------------------------------------------------------------------------------------- the process itself
 
 
@@ -242,8 +271,7 @@ async def test_a_paid_answer_is_charged_where_it_cannot_be_made(
     path, body, content_type = FORMS["messages"].written("of-chats", "u", is_streamed=False)
     async with client.post(path, data=body, headers=AUTH | {"Content-Type": content_type}) as answer:
         assert answer.status == Unavailable.status
-    admin = {"Authorization": "Bearer admin-token-0123456789"}
-    async with client.get("/admin/api/calls", headers=admin) as calls:
+    async with client.get("/admin/api/calls", headers=ADMIN) as calls:
         (record,) = (await calls.json())["data"]
     usage = FORMS["chat"].document(TEXT)["usage"]
     assert (record["status"], record["prompt_tokens"]) == (Unavailable.status, usage["prompt_tokens"])

@@ -317,3 +317,27 @@ async def test_a_long_answer_is_read_while_it_arrives(scenario: Scenario, at_onc
     read = read_whole(exchange, exchange.take_body(), None)
     assert (read.charged.usage[:2], read.charged.usage.source, read.model) == ((30, 60), "reported", "m")
     assert (built, exchange.take_body()) == ([], body)
+
+
+async def test_text_of_a_long_answer_is_counted_elsewhere_without_a_client_too(scenario: Scenario) -> None:
+    made = list[int]()
+
+    async def make(key: str, function: Callable[..., Any], body: bytes, *arguments: Any) -> Any:
+        made.append(len(body))
+        return function(body, *arguments)
+
+    this = scenario.attempt(format=FORMATS["chat"], max_response_bytes=10_000_000, hidden=(), make=make, leave=bool)
+    this.call = scenario.call._replace(endpoint="chat")  # type: ignore[misc]
+    this.sent = SentRequest(this.call)  # type: ignore[misc]
+    exchange = Exchange(this)
+    choice = {"message": {"content": "word " * 30_000}, "finish_reason": "stop"}
+    body = json.dumps({"model": "m", "choices": [choice]}).encode()
+    exchange.head_received(Head(200, (("content-type", "application/json"),)))
+    async with scenario.log:
+        exchange.body_received(body)
+        client_left(exchange)
+    exchange.ended(None)
+    assert await scenario.tasks.wait_until_idle(5)
+    assert made == [len(body)]
+    status, ended, usage, _ = scenario.received
+    assert (status, ended, usage.source, usage.completion_tokens) == (499, "client_gone", "estimated", 60_001)

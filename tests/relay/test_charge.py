@@ -11,6 +11,8 @@ from gateway.config import Model, Route
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import StreamScan, reported
+from gateway.formats.reported_usage import plain_text
+from gateway.formats.table import FORMATS
 from gateway.formats.token_rule import Count
 from gateway.records import Call, Document, Endpoint, Failure, Fault, Key, Params, Phase, Usage
 from gateway.relay import charge
@@ -161,6 +163,18 @@ def test_where_hidden_reasoning_is_possible_the_whole_reservation_counts() -> No
     reasons = b'data: {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}, "finish_reason": null}]}\n\n'
     assert stream(sent("chat"), reasons) == estimated(7, 100)
     assert stream(sent("chat"), reasons, piece("so", "stop")) == estimated(7, 2)
+
+
+def test_text_that_was_counted_elsewhere_is_charged_the_same() -> None:
+    choices = [{"message": {"content": text, "reasoning": "hm"}} for text in ("a b", "c")]
+    body, texts = json.dumps({"choices": choices}).encode(), FORMATS["chat"].texts
+    counted = plain_text(body, texts)
+    for asked in (sent("chat"), sent("chat", output_limit=3), sent("chat", "o3")):
+        for report in (None, reported({"prompt_tokens": 9, "completion_tokens": 0}), reported(NONSENSE)):
+            here = charge.of_plain(asked, report, body, None)
+            assert charge.of_plain(asked, report, b"", None, counted=counted) == here
+    nothing = charge.of_plain(sent("chat"), reported({"prompt_tokens": 9}), b"", None, counted=plain_text(b"{}", texts))
+    assert nothing.usage == Usage(9, 0, source="reported")
 
 
 def plain(asked: SentRequest, *texts: str, usage: Any = None) -> Usage:
