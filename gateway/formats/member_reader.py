@@ -17,10 +17,11 @@ from typing import Any, Generic, TypeVar
 from gateway.api.json_document import steps_of
 
 MAX_KEPT = 65_536
-"""Bytes of a kept value; a longer one is dropped, but for an object."""
+"""Bytes of a kept value; a longer one is dropped, but for an object and an error."""
 
-LONGER_OBJECT = b'{"message":null}'
-"""Is kept in place of a longer object: an error is one, whatever its length."""
+LONGER_OBJECT, ERROR = b'{"message":null}', "error"
+"""The former is kept in place of a longer object, and of a longer text or list of the latter name: an error is one,
+whatever its form and length."""
 
 MAX_NAME = 64
 """Bytes of a name; a longer one is no wanted one."""
@@ -190,7 +191,7 @@ class MemberReader:
         value, path = bytes(self._kept), tuple(self._path)
         self._kept = None
         if len(value) > MAX_KEPT:
-            if not value.lstrip(b" \t\r\n:").startswith(b"{"):
+            if path[-1] != ERROR and not value.lstrip(b" \t\r\n:").startswith(b"{"):
                 return
             value = LONGER_OBJECT
         value = _LINES_OF_DATA.sub(b"\n", value).lstrip(b" \t\r\n:").rstrip()

@@ -659,7 +659,7 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
     model = answer.model
     if this.format.tier_header:
         answer = answer._replace(usage=exchange.as_served(answer.usage))
-    if answer.is_error and (error := answer.error or error_shapes.error_of(body)) is not None:
+    if answer.is_error and (error := answer.error or error_shapes.in_place_of_an_answer(body)) is not None:
         in_band = provider_errors.judge_in_band(this.route.upstream, error, head, hide=this.hidden)
         if answer.has_usage or answer.has_output:
             charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.ERROR, exchange.text)

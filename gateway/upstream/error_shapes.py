@@ -71,12 +71,22 @@ class _Reason(NamedTuple):
         return self.text.lower() in _VAGUE
 
 
+def is_too_long(body: bytes) -> bool:
+    """Whether an answer is too long to be searched for its error."""
+    return len(body) > MAX_ERROR_BYTES or sum(map(body.count, (b"[", b"{", b'":'))) > MAX_ERROR_PARTS
+
+
+def in_place_of_an_answer(body: bytes) -> dict[str, Any] | None:
+    """The error object of a good answer that has an error: an empty one where it is too long to be searched."""
+    return {} if is_too_long(body) else error_of(body)
+
+
 def error_of(body: bytes) -> dict[str, Any] | None:
     """The error object of an answer, as `normal` writes it; None if it has none.
 
     A text is the reason (text-embeddings-inference and other servers in axum: the rejection of a body), a page is not.
     """
-    if len(body) > MAX_ERROR_BYTES or sum(map(body.count, (b"[", b"{", b'":'))) > MAX_ERROR_PARTS:
+    if is_too_long(body):
         return None
     body = body.lstrip(b"\xef\xbb\xbf \t\r\n")
     if body.startswith((b"data:", b"event:")):  # a stream was asked for

@@ -169,8 +169,10 @@ def read(endpoint: Endpoint, answer: dict[str, Any]) -> PlainFacts:
 @pytest.mark.parametrize("endpoint", LONG)
 def test_a_long_error_is_one(endpoint: Endpoint) -> None:
     """Upstreams repeat the request in it."""
-    facts = read(endpoint, {"error": {"message": "x" * (MAX_KEPT + 1), "code": 400}})
-    assert (facts.is_error, facts.has_usage) == (True, False)
+    text = "x" * (MAX_KEPT + 1)
+    for error in ({"message": text, "code": 400}, text, [text]):
+        facts = read(endpoint, {"error": error})
+        assert (facts.is_error, facts.has_usage) == (True, False)
 
 
 def test_the_searches_of_a_long_answer_are_counted() -> None:

@@ -15,6 +15,7 @@ from gateway.errors import Unavailable
 from gateway.formats.events import Unfit
 from gateway.formats.format import LONG_ANSWER
 from gateway.formats.table import FORMATS
+from gateway.upstream.error_shapes import MAX_ERROR_BYTES
 from gateway.web import large_bodies
 from gateway.web.large_bodies import LargeBodies, Pieces
 from gateway.wings.translate.bridges import WAYS
@@ -194,6 +195,22 @@ async def test_text_with_a_report_is_not_counted(inside: Inside, upstream: Scrip
         upstream.answer_with(always=ok_json(FORMS[endpoint].document("word " * (LONG_ANSWER // 5))))
         assert b"word " in await asked(client, endpoint, "up", {}, is_streamed=False)
     assert jobs == []
+
+
+@pytest.mark.parametrize("size", [2 * LONG_ANSWER, 2 * MAX_ERROR_BYTES])
+async def test_a_long_error_in_place_of_an_answer_is_one(inside: Inside, upstream: ScriptedUpstream, size: int) -> None:
+    """It was passed on as an answer, and charged."""
+    client = await inside(upstream.url, **settings(upstream))
+    for endpoint in WITH_TEXT:
+        for error in ({"message": "x" * size}, "x" * size):
+            path, body, content_type = FORMS[endpoint].written("up", "u", is_streamed=False)
+            upstream.answer_with(always=ok_json({"error": error}))
+            async with client.post(path, data=body, headers=AUTH | {"Content-Type": content_type}) as answer:
+                assert answer.status == 502, endpoint
+                assert len(await answer.read()) < size
+            async with client.get("/admin/api/calls", headers=ADMIN) as calls:
+                record = (await calls.json())["data"][0]
+            assert (record["endpoint"], record["usage_source"]) == (endpoint, "none")
 
 
 # ------------------------------------------------------------------------------------------------- the process itself
