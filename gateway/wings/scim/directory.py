@@ -197,11 +197,20 @@ class Directory:
                 await self._registry.set_access(person, CAUSE, self._actor, spared=(BY_OPERATOR,))
 
     async def names_of_groups(self, person: str) -> frozenset[str]:
-        """The names of the groups of the active user who is this person."""
-        wanted, users = folded_name(person), set[str]()
+        """The names of the groups of the active user who is this person. No other users are read where hers has the id
+        of its name, and is in a group."""
+        wanted = folded_name(person)
+        (text,) = await self._store.read(DOCUMENTS, [place := f"User:{first_id('User', person)}"])
+        named = set[str]() if text is None else await asyncio.to_thread(_ids_of, [(place, text)], self._person, wanted)
+        if groups := await self._names_of_groups(named):
+            return groups
+        users = set[str]()
         async with aclosing(self._portions("User")) as portions:
             async for ours in portions:
                 users |= await asyncio.to_thread(_ids_of, ours, self._person, wanted)
+        return frozenset() if users == named else await self._names_of_groups(users)
+
+    async def _names_of_groups(self, users: Collection[str]) -> frozenset[str]:
         groups = await self.groups_of(users)
         return frozenset([each["display"] for user in users for each in groups.get(user, ())])
 

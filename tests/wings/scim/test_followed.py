@@ -124,6 +124,29 @@ async def test_a_record_that_is_newer_than_her_groups_follows_at_the_next_check_
         assert (key_of_hers["owner"], key_of_hers["team"]) == (ALICE, "blue")
 
 
+async def test_other_users_are_not_read_for_the_groups_of_one(
+    scenario: Scenario, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A check of a token asks for them."""
+    directory = Directory(scenario.store, scenario.registry, "scim.token", "userName", lambda: 1.0)
+    users = [await directory.create("User", {"userName": name}) for name in (ALICE, "bob@example.com", "carol@x.org")]
+    members = [{"value": user.id} for user in users[:2]]
+    await directory.create("Group", {"displayName": "Blue", "members": members})
+    page, asked = type(scenario.store).page, list[str]()
+
+    async def noted(self: Any, kind: str, after: str = "", limit: int = 1000) -> Any:
+        asked.append(after.partition(":")[0])
+        return await page(self, kind, after, limit)
+
+    monkeypatch.setattr(type(scenario.store), "page", noted)
+    assert await directory.names_of_groups(ALICE.upper()) == {"Blue"}
+    assert asked == ["Group"]
+    await directory.change("User", users[1].id, lambda values: {**values, "userName": "ben@example.com"})
+    assert await directory.names_of_groups("ben@example.com") == {"Blue"}
+    assert await directory.names_of_groups("bob@example.com") == frozenset()
+    assert await directory.names_of_groups("carol@x.org") == frozenset()
+
+
 async def test_a_sign_in_while_the_store_is_away_is_refused_for_now(
     inside: Inside, provider: IdentityProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
