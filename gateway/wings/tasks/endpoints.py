@@ -25,7 +25,6 @@ from gateway.config import Config, Model, Price, Route, is_plain_name
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
-from gateway.upstream.ask import cleaned_body
 from gateway.web.bodies import BodyReader
 from gateway.web.endpoints import MAX_CLIENT_ID, RowCall, check_type, forwarded_headers, forwarded_query, is_secret
 from gateway.web.forms import FormReader, boundary_of
@@ -159,6 +158,8 @@ class PassthroughCalls:
     async def _link(self, context: RequestContext, asked: _Asked, call: Call, answer: Answer) -> Answer:
         """The answer to a submission, with the gateway's own addresses."""
         row = asked.row
+        if not row.links:
+            return answer
         try:
             content = untrusted_json.parse(answer.body)
         except ValueError:
@@ -169,7 +170,7 @@ class PassthroughCalls:
             bonds, upstreams = context.parts.bonds, context.parts.config.upstreams
             bond = await bonds.require_task(call.key.in_team, (asked.owner,), row.upstream, made, upstreams)
             await bonds.keep_task(bond, asked.owner, ids)
-        return await _without_account(context, row, answer, _written(content) if is_changed else answer.body)
+        return answer._replace(body=_written(content)) if is_changed else answer
 
     async def _see(self, context: RequestContext, asked: _Asked, call: Call, answer: Answer) -> Answer:
         """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
@@ -186,7 +187,7 @@ class PassthroughCalls:
         await bonds.keep_task(bond, asked.owner, [*[each for each in further if each is not None], *ids])
         if ended is not None and bond.note:
             await self._parts.task_ended(bond.note, ended)
-        return await _without_account(context, row, answer, _written(content) if is_changed else answer.body)
+        return answer._replace(body=_written(content)) if is_changed else answer
 
     @staticmethod
     def _replace_links(context: RequestContext, row: Passthrough, content: Any) -> tuple[list[str], bool]:
@@ -252,11 +253,6 @@ class PassthroughCalls:
             user=user, tags=tags,
             passed=PassedRequest(request.method, path, spec, asked.poll_path, asked.is_read, asked.owner, outputs),
         )  # fmt: skip
-
-
-async def _without_account(context: RequestContext, row: Passthrough, answer: Answer, body: bytes) -> Answer:
-    """The answer with this body, without anything of the account in the reasons of failures that it states."""
-    return answer._replace(body=await cleaned_body(body, context.parts.pools[row.upstream].hidden))
 
 
 def _written(answer: Any) -> bytes:
