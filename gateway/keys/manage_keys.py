@@ -91,7 +91,7 @@ class KeyManager(Documents):
         await self._check_unused(settings)
         warnings = await self._warnings(settings, sees_all=sees_all)
         if sees_all:  # they name models and teams
-            warnings += warnings_of_key(self._config(), settings, datetime.fromtimestamp(now, UTC))
+            warnings += await self._mistakes(settings)
         secret = _new_secret(settings.id)
         made = IssuedKey(settings, (SecretOf(auth.digest(secret).hex(), now),), created_at=now, updated_at=now)
         doing = AuditEvent(actor, "create", after=shown_key(settings))
@@ -165,9 +165,8 @@ class KeyManager(Documents):
         check(key.settings, settings)
         changed = key.with_settings(settings, self._clock())
         await self._write("key", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_key(settings)))
-        for warning in warnings_of_key(self._config(), settings, datetime.fromtimestamp(self._clock(), UTC)):
-            if sees_all:  # as for a new key
-                self.warn(f"the key {name}: {warning}")
+        for warning in await self._mistakes(settings) if sees_all else ():  # as for a new key
+            self.warn(f"the key {name}: {warning}")
         return await self.show_key(name)
 
     async def rotate_key(self, name: str, overlap_s: float, actor: str) -> CreatedKey:
@@ -320,6 +319,11 @@ class KeyManager(Documents):
             return (WITHOUT_QUOTA,)
         issued = await asyncio.to_thread(decoded, await self._store.page("key", "", PAGE))
         return (WITHOUT_QUOTA,) if any(other.settings.quotas for other in issued) else ()
+
+    async def _mistakes(self, settings: KeySettings) -> tuple[str, ...]:
+        """Probable mistakes, as in the file. A thread looks for them: patterns may be many, as the models may be."""
+        now = datetime.fromtimestamp(self._clock(), UTC)
+        return await asyncio.to_thread(warnings_of_key, self._config(), settings, now)
 
     async def _changeable(self, name: str) -> tuple[str, IssuedKey]:
         """A key that may be changed here, and its document."""

@@ -183,7 +183,7 @@ class TeamManager(Documents):
         for scope, text in left if known is None else ():
             await self._write("overlay", scope, text, None, doing)
         await self._write("team", name, None, made.encode(), doing, resets=windows)
-        self._warn_of_team(name, team)
+        await self._warn_of_team(name, team)
         return await self.show_team(name)
 
     async def update_team(self, name: str, changes: Mapping[str, Any], actor: str) -> Shown:
@@ -199,11 +199,11 @@ class TeamManager(Documents):
         await self._write(
             "team", name, text, changed.encode(), AuditEvent(actor, "update", before, shown_team(settings))
         )
-        self._warn_of_team(name, settings)
+        await self._warn_of_team(name, settings)
         return await self.show_team(name)
 
-    def _warn_of_team(self, name: str, team: Team) -> None:
-        for warning in warnings_of_team(self._config(), name, team):
+    async def _warn_of_team(self, name: str, team: Team) -> None:
+        for warning in await asyncio.to_thread(warnings_of_team, self._config(), name, team):
             self.warn(f"the team {name}: {warning}")
 
     async def delete_team(self, name: str, actor: str) -> None:

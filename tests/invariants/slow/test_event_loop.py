@@ -155,3 +155,22 @@ async def test_models_of_a_key_with_many_patterns(inside: Inside, path: str, mon
             body = await answer.text()
     assert body.count("model-99") >= 10 or path == "/v1beta/models"
     assert turns.most <= MOST_CALLS, turns.by
+
+
+@pytest.mark.parametrize("body", [{"quotas": ["1 USD/day"]}, {"quotas": []}], ids=["with a quota", "without"])
+async def test_a_new_key_with_many_patterns(
+    inside: Inside, body: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is compared with each model, for a warning where it matches none."""
+    route = {"routes": [{"upstream": "up"}], "max_output_tokens": 9, "price": {"input": 1, "output": 2}}
+    client = await inside(NOWHERE, models={f"model-{place}": route for place in range(500)})
+    patterns = [f"model-{'x' * 50}-{place}*" for place in range(200)]
+    admin = {"Authorization": "Bearer admin-token-0123456789"}
+    async with client.post("/admin/api/keys", json={"id": "few", **body}, headers=admin) as made:
+        assert made.status == 201  # the validator is made for the first one
+    with counted(monkeypatch) as turns:
+        key = {"id": "many", "models": patterns, **body}
+        async with client.post("/admin/api/keys", json=key, headers=admin) as made:
+            warnings = (await made.json())["warnings"]
+            assert (made.status, "matches none" in " ".join(warnings)) == (201, True)
+    assert turns.most <= MOST_CALLS, turns.by
