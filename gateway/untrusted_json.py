@@ -7,6 +7,7 @@ servers in Python write, numbers that no float holds, and nesting that the next 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from math import isfinite
 from typing import Any
 
@@ -29,8 +30,7 @@ def parse(text: str | bytes | bytearray, unusable: float | None = None) -> Any:
         found = json.loads(text, parse_int=whole, parse_float=finite, parse_constant=lambda _: unusable)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    openings = (text.count("["), text.count("{")) if isinstance(text, str) else (text.count(b"["), text.count(b"{"))
-    if sum(openings) > MAX_DEPTH and _is_deep(found):
+    if openings(text) > MAX_DEPTH and any(depth > MAX_DEPTH for depth, _ in enumerate(levels(found))):
         raise ValueError("nested too deeply")
     return found
 
@@ -43,16 +43,19 @@ def parse_object(text: str | bytes | bytearray, unusable: float | None = None) -
     return found
 
 
-def _is_deep(value: Any) -> bool:
-    level, depth = [value], 0
+def openings(text: str | bytes | bytearray) -> int:
+    """Counts lists and objects, and the brackets in texts."""
+    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+
+
+def levels(value: Any) -> Iterator[list[Any]]:
+    """Yields the values at each depth: first the whole, then what is in it."""
+    level = [value]
     while level:
-        depth += 1
-        if depth > MAX_DEPTH + 1:
-            return True
+        yield level
         level = [
             inner
             for each in level
             if isinstance(each, list | dict)
             for inner in (each.values() if isinstance(each, dict) else each)
         ]
-    return False

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Collection, Mapping
 from typing import Any, Literal, NamedTuple
 
+from gateway import untrusted_json
 from gateway.config.sections import BAD_SIGNS, MAX_PERSON, folded_name
 from gateway.quota.issued import format_time
 
@@ -103,7 +104,7 @@ def first_id(kind: Kind, name: str) -> str:
 
 def is_too_much(text: bytes) -> bool:
     """Whether a body would take too long to be read."""
-    return len(text) > MAX_BYTES or text.count(b"{") + text.count(b"[") > MAX_PARTS
+    return len(text) > MAX_BYTES or untrusted_json.openings(text) > MAX_PARTS
 
 
 MAX_DEPTH = 32
@@ -114,22 +115,16 @@ MAX_NAME = 1000
 
 def is_readable(body: Any) -> bool:
     """Whether a body is nested no deeper than `MAX_DEPTH`, and has only whole characters and no longer name."""
-    level = [body]
-    for _ in range(MAX_DEPTH):
-        inner: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                if any(len(name) > MAX_NAME for name in each):
-                    return False
-                inner += each.keys()
-                inner += each.values()
-            elif isinstance(each, list):
-                inner += each
-            elif isinstance(each, str) and HALF.search(each) is not None:
-                return False
-        if not (level := inner):
-            return True
-    return False
+    for depth, level in enumerate(untrusted_json.levels(body)):
+        if depth == MAX_DEPTH or not all(map(_is_whole, level)):
+            return False
+    return True
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, dict):
+        return not any(len(name) > MAX_NAME or HALF.search(name) for name in value)
+    return not isinstance(value, str) or HALF.search(value) is None
 
 
 def checked(kind: Kind, values: Mapping[str, Any]) -> dict[str, Any]:
