@@ -1,7 +1,7 @@
 """The capacity of one worker: its share of the whole gateway's concurrent calls, buffered bytes and stored bytes.
 
 Requests beyond it are refused at once, not queued. Private to a worker; unused capacity is not shared with other
-workers. One key takes at most half of a room, so that the calls of others have the other half.
+workers.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from gateway.config import ServerSettings, UploadSettings
 from gateway.errors import Unavailable
+from gateway.keys.room import most_of_key
 
 
 class Room:
@@ -24,10 +25,9 @@ class Room:
         self._most = self._most_of_key = 0
 
     def resize(self, most: int, largest: int) -> None:
-        """Replace the limits. `largest` has to be possible for one key, however small the half. Held bytes stay
-        counted."""
+        """Replace the limits (`most_of_key`). Held bytes stay counted."""
         self._most = max(most, largest)
-        self._most_of_key = min(self._most, max(self._most // 2, largest))
+        self._most_of_key = most_of_key(self._most, largest)
 
     def __repr__(self) -> str:
         return f"<Room {self.held} of {self._most} bytes, {self._most_of_key} for one key>"

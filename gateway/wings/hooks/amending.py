@@ -14,6 +14,7 @@ from gateway.accounting.reservation import Reservation
 from gateway.api.large_body import LARGE_BYTES
 from gateway.config import Config
 from gateway.errors import GatewayError, Unavailable
+from gateway.keys.room import most_of_key
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import Trace
 from gateway.pipeline.services import Amendment, Services, WingAmendment, is_never_disclosed
@@ -189,7 +190,7 @@ class AfterHook(Amendment):
         self._bytes = HeldBytes()
         self._waiting: deque[Delivery] = deque()
         self._waiting_of = Counter[str]()
-        """Records that wait, by key. One key has at most half of them."""
+        """Numbers of records that wait, by key."""
         self._senders = 0
         self._tasks = Tasks()
 
@@ -210,7 +211,7 @@ class AfterHook(Amendment):
         if answers is not None:
             answers.end()
         most = self.settings.max_waiting
-        if len(self._waiting) >= most or self._waiting_of[record.key] >= max(1, most // 2):
+        if len(self._waiting) >= most or self._waiting_of[record.key] >= most_of_key(most):
             telemetry.count(CALLS, self.name, "dropped")
             if answers is not None:
                 answers.release()

@@ -6,14 +6,16 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from gateway.keys.room import most_of_key
+
 
 class Places:
-    """Places for questions under way. One key takes at most half of them, so that its slow questions leave the others a
-    place; where there is one place alone, they share it."""
+    """Places for questions under way. The slow questions of one key leave the others a place (`most_of_key`); where
+    there is one place alone, they share it."""
 
     def __init__(self, most: int) -> None:
         self._all = asyncio.Semaphore(most)
-        self._most_of_key = max(1, most // 2)
+        self._most_of_key = most_of_key(most)
         self._by_key: dict[str, tuple[asyncio.Semaphore, int]] = {}
         """Places of a key, and its calls that have or want one."""
 
