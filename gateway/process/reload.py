@@ -122,14 +122,11 @@ class Reloader:
                 self.generation += 1
 
     async def watch(self) -> None:
-        """Reload whenever the content has changed, until cancelled."""
+        """Reload whenever the content has changed, until cancelled. To be kept (`Tasks.keep`)."""
         while self._source is not None:
             await asyncio.sleep(LOOK_EVERY_S)
             async with self._lock:
-                try:
-                    await self._look(self._source)
-                except Exception:
-                    log.exception("the configuration could not be looked at")
+                await self._look(self._source)
 
     async def _look(self, source: Source) -> None:
         found = await asyncio.to_thread(source.look)

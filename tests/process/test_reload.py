@@ -62,7 +62,7 @@ class ReloadCase:
     @asynccontextmanager
     async def watched(self) -> AsyncIterator[None]:
         tasks = Tasks()
-        tasks.spawn(self.reloader.watch(), "watch")
+        tasks.keep(self.reloader.watch, "watch")
         try:
             yield
         finally:
@@ -164,6 +164,24 @@ async def test_a_gateway_without_a_file_says_so(case: ReloadCase) -> None:
     assert outcome.code == "invalid_configuration"
     assert "without a file" in outcome.faults[0]
     await asyncio.wait_for(reloader.watch(), 5)  # nothing to watch
+
+
+async def test_a_fault_of_ours_does_not_end_the_watch(
+    case: ReloadCase, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("gateway.tasks.AGAIN_S", 0.001)
+    look, faults = case.source.look, [ZeroDivisionError()]
+
+    def fails_at_first() -> Contents:
+        if faults:
+            raise faults.pop()
+        return look()
+
+    case.source.look = fails_at_first  # type: ignore[method-assign]
+    async with case.watched():
+        case.write(TEXT.replace("100", "200"))
+        await until(lambda: len(case.given) == 1)
+    assert "background task watch failed, and begins again in 0.001 s" in caplog.messages
 
 
 async def test_a_changed_file_is_applied_by_itself(case: ReloadCase) -> None:

@@ -159,15 +159,12 @@ class Watcher:
         return f"<Watcher {len(self._claimed)} claimed, {[*self._channels.values()]}>"
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
+        """Look again and again, until cancelled. To be kept (`Tasks.keep`)."""
         while True:
             pause_s = LOOK_EVERY_S
             try:
                 await self.look()
             except StoreUnavailable:
-                pause_s = LOOK_WHILE_AWAY_S
-            except Exception:
-                log.exception("the quotas could not be looked at")
                 pause_s = LOOK_WHILE_AWAY_S
             await asyncio.sleep(pause_s)
 

@@ -17,6 +17,7 @@ from gateway.accounting.changed_windows import ChangedWindows
 from gateway.observe.metrics import Telemetry
 from gateway.records import Claim, Granted, Refused, Window, WindowStatus
 from gateway.store import Ledger, Store, StoreUnavailable
+from gateway.tasks import Tasks
 from gateway.wings.alerts import watcher
 from gateway.wings.alerts.channels import Channel
 from gateway.wings.alerts.outbox import Outbox
@@ -511,7 +512,8 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
 ) -> None:
     monkeypatch.setattr(watcher, "LOOK_EVERY_S", 0.001)
     monkeypatch.setattr(watcher, "LOOK_WHILE_AWAY_S", 0.001)
-    alert_worker = await workers.alert_worker(daily(1))
+    monkeypatch.setattr("gateway.tasks.AGAIN_S", 0.001)
+    alert_worker, tasks = await workers.alert_worker(daily(1)), Tasks()
     await alert_worker.use(daily(1), 1)
     look, faults = alert_worker.watcher.look, [ZeroDivisionError(), StoreUnavailable("away")]
 
@@ -521,7 +523,9 @@ async def test_a_fault_of_ours_does_not_end_the_watch(
         await look()
 
     alert_worker.watcher.look = fails_at_first  # type: ignore[method-assign]
-    running = asyncio.ensure_future(alert_worker.watcher.run())
+    tasks.keep(alert_worker.watcher.run, "watch-quotas")
     await until(lambda: len(workers.post.received) == 2)
-    running.cancel()
-    assert len([record for record in caplog.records if "could not be looked at" in record.getMessage()]) == 1
+    await tasks.cancel_all()
+    assert [record.getMessage() for record in caplog.records if record.exc_info] == [
+        "background task watch-quotas failed, and begins again in 0.001 s"
+    ]
