@@ -104,7 +104,8 @@ def _day(bucket: Mapping[str, Any]) -> str:
 
 def _of_usage(day: str, result: Mapping[str, Any]) -> BillLine:
     cached = result.get("input_cached_tokens") or 0
-    tokens = (max(0, (result.get("input_tokens") or 0) - cached), cached, result.get("output_tokens") or 0, 0)
+    fresh = max((result.get("input_tokens") or 0) - cached, 0)  # of no number it stays none, in this order
+    tokens = (fresh, cached, result.get("output_tokens") or 0, 0)
     tier = "batch" if result.get("batch") else result.get("service_tier") or STANDARD
     return BillLine(
         day, result.get("model") or "", result.get("api_key_id") or "", result.get("project_id") or "",

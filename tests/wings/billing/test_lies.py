@@ -1,4 +1,5 @@
-"""Billing APIs that lie: whatever they answer is a bill or a fault with a reason, and the reader goes on."""
+"""Billing APIs that lie: whatever they answer is a bill or a fault with a reason, and the reader goes on. Values of
+another form in rows of OpenAI and Anthropic are in `test_account.py`."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ DEEP = b'{"a":' * 40_000
 INF, NAN = float("inf"), float("nan")
 
 
-def usage(start: Any = int(NOW), **result: Any) -> Any:
-    return {"data": [{"start_time": start, "results": [{"model": "m", **result}]}]}
+def usage(**result: Any) -> Any:
+    return {"data": [{"start_time": int(NOW), "results": [{"model": "m", **result}]}]}
 
 
 def cost(**amount: Any) -> Any:
@@ -55,14 +56,9 @@ async def bill_of(provider: str, answers: Mapping[str, Any], **more: Any) -> Bil
 
 @pytest.mark.parametrize(
     "answer",
-    [
-        DEEP, usage(output_tokens="5"), usage(output_tokens=NAN), usage(output_tokens=INF),
-        usage(output_tokens=10**400), usage(output_tokens=[1]), usage(num_model_requests="many"), usage(model={"a": 1}),
-        usage(model=7), usage(api_key_id=["x"]), usage(start=10**18), usage(start=10**30), usage(start=NAN),
-        {"data": [{"start_time": 1, "results": None}]}, {"data": [], "has_more": True, "next_page": {"a": 1}},
-    ],
+    [DEEP, {"data": [{"start_time": 1, "results": None}]}, {"data": [], "has_more": True, "next_page": {"a": 1}}],
     ids=lambda answer: str(answer)[:80],
-)  # fmt: skip
+)
 async def test_usage_that_cannot_be_read(answer: Any) -> None:
     with pytest.raises(BillFault):
         await bill_of("openai", {"/usage/completions": answer})
