@@ -18,10 +18,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.fakes.redis_servers import RedisServer
 from tests.fakes.scripted import Behaviour, Scripted
 
-from .gateway_process import Gateway, eventually
+from .gateway_process import SIMULATOR, Gateway, Process, eventually
 
 KILLS = 3
 """Below the number at which a gateway gives up."""
@@ -36,14 +38,34 @@ def client_id(number: int) -> str:
 
 
 @contextlib.contextmanager
-def upstream_and_store(kind: str, folder: Path, answer: Behaviour) -> Iterator[tuple[str, dict[str, str]]]:
-    """The address of an upstream that answers so, and the section `store` of a new store."""
+def new_store(kind: str, folder: Path) -> Iterator[dict[str, str]]:
+    """The section `store` of a new store."""
     with contextlib.ExitStack() as ends:
-        upstream = ends.enter_context(Scripted(always=answer))
         url = f"embedded:{folder / 'data'}"
         if kind == "redis":
             url = ends.enter_context(RedisServer(folder / "redis")).url
-        yield upstream.url, {"url": url, "journal_dir": str(folder / "journal")}
+        yield {"url": url, "journal_dir": str(folder / "journal")}
+
+
+@pytest.fixture(params=STORES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
+    with new_store(request.param, tmp_path) as section:
+        yield section
+
+
+@pytest.fixture
+def upstream_port(tmp_path: Path) -> Iterator[int]:
+    """The port of a simulated upstream of the test's own."""
+    simulated = Process(tmp_path / "simulated", SIMULATOR, "--port", "0")
+    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
+    simulated.end()
+
+
+@contextlib.contextmanager
+def upstream_and_store(kind: str, folder: Path, answer: Behaviour) -> Iterator[tuple[str, dict[str, str]]]:
+    """The address of an upstream that answers so, and the section `store` of a new store."""
+    with Scripted(always=answer) as upstream, new_store(kind, folder) as section:
+        yield upstream.url, section
         # A worker that is killed while it sends leaves half a request.
         upstream.troubles = [words for words in upstream.troubles if "half a request" not in words]
 

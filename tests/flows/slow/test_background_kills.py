@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,18 +15,12 @@ from tests.fakes.redis_servers import RedisServer
 from tests.flows import background as scenario
 from tests.flows.background import Background
 from tests.flows.gateway_process import Gateway, eventually
+from tests.flows.killing import kill_all, store
+
+__all__ = ["store"]
 
 MANY = 6
 REPORTED = {"usage_source": "reported", "prompt_tokens": 30, "completion_tokens": 12, "ended": "done"}
-
-
-@pytest.fixture(params=["embedded", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    with contextlib.ExitStack() as stack:
-        url = f"embedded:{tmp_path / 'data'}"
-        if request.param == "redis":
-            url = stack.enter_context(RedisServer(tmp_path / "redis")).url
-        yield {"url": url, "journal_dir": str(tmp_path / "journal")}
 
 
 @pytest.fixture
@@ -35,12 +28,6 @@ def work(upstream: ScriptedUpstream) -> Background:
     work = Background()
     upstream.answer_with(always=work)
     return work
-
-
-def kill_all(gateway: Gateway) -> None:
-    gateway.expected_code = -signal.SIGKILL
-    os.killpg(gateway.process.pid, signal.SIGKILL)
-    gateway.wait()
 
 
 def check(gateway: Gateway, began: list[tuple[str, str]]) -> None:

@@ -11,8 +11,6 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -20,10 +18,12 @@ import pytest
 
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
-from tests.fakes.redis_servers import RedisServer
 from tests.flows.client import request
-from tests.flows.gateway_process import SIMULATOR, Gateway, Process, eventually, key, settings
+from tests.flows.gateway_process import Gateway, eventually, key, settings
+from tests.flows.killing import kill_all, store, upstream_port
 from tests.wings.realtime.test_realtime import ASK, MODEL, close_code, configuration, session, until
+
+__all__ = ["store", "upstream_port"]
 
 WORK_S, CLIENTS, KILLS = 9.0, 4, 2
 SETTLED_S = 90.0
@@ -31,22 +31,6 @@ ANSWERS = 3
 """Of one session."""
 Pair = tuple[int, int]
 """Tokens of prompt and output."""
-
-
-@pytest.fixture(params=["embedded", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    with contextlib.ExitStack() as stack:
-        url = f"embedded:{tmp_path / 'data'}"
-        if request.param == "redis":
-            url = stack.enter_context(RedisServer(tmp_path / "redis")).url
-        yield {"url": url, "journal_dir": str(tmp_path / "journal")}
-
-
-@pytest.fixture
-def upstream_port(tmp_path: Path) -> Iterator[int]:
-    simulated = Process(tmp_path / "simulated", SIMULATOR, "--port", "0")
-    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
-    simulated.end()
 
 
 def config(port: int, store: dict[str, str], workers: int) -> dict[str, Any]:
@@ -132,10 +116,8 @@ async def test_the_sums_agree_after_a_kill_of_the_gateway(
     gateway = await asyncio.to_thread(start_gateway, both)
     working = [asyncio.create_task(converse(gateway, number, heard)) for number in range(CLIENTS)]
     await asyncio.to_thread(eventually, lambda: len(heard) > CLIENTS)
-    gateway.expected_code = -signal.SIGKILL
-    os.killpg(gateway.process.pid, signal.SIGKILL)
+    await asyncio.to_thread(kill_all, gateway)
     await asyncio.gather(*working)
-    await asyncio.to_thread(gateway.wait)
     second = await asyncio.to_thread(start_gateway, both)
     await asyncio.to_thread(check, second, upstream_port, heard)
     assert len([row for row in second.calls("alice", limit=1000) if row["ended"] == "lost"]) >= CLIENTS

@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,30 +17,16 @@ import pytest
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.flows import task_rows as scenario
-from tests.flows.gateway_process import SIMULATOR, Gateway, Process, eventually
-from tests.flows.killing import kill_all
+from tests.flows.gateway_process import Gateway, eventually
+from tests.flows.killing import kill_all, store, upstream_port
 from tests.flows.task_rows import POLLED
+
+__all__ = ["store", "upstream_port"]
 
 WORK_S, KILLS = 12.0, 3
 SETTLED_S = 90.0
 PAUSE_S = 0.1
 """Between submissions: a gateway polls `POLLS_AT_ONCE` tasks a second."""
-
-
-@pytest.fixture(params=["embedded", "redis"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[dict[str, str]]:
-    with contextlib.ExitStack() as stack:
-        url = f"embedded:{tmp_path / 'data'}"
-        if request.param == "redis":
-            url = stack.enter_context(RedisServer(tmp_path / "redis")).url
-        yield {"url": url, "journal_dir": str(tmp_path / "journal")}
-
-
-@pytest.fixture
-def upstream_port(tmp_path: Path) -> Iterator[int]:
-    simulated = Process(tmp_path / "simulated", SIMULATOR, "--port", "0")
-    yield int(simulated.wait_for(r"serves http://127\.0\.0\.1:(\d+)/v1\n")[1])
-    simulated.end()
 
 
 def test_a_gateway_is_killed(start_gateway: StartsGateways, upstream_port: int, store: dict[str, str]) -> None:
