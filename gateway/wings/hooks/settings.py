@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, Field, SecretStr
 
 from gateway.config.faults import ConfigFault, format_faults
+from gateway.config.model_names import compiled, is_pattern, may_overlap
 from gateway.config.proxies import Addressed, Proxy, read_proxy
-from gateway.config.sections import Config, Section
+from gateway.config.sections import Config, KeySettings, Route, Section
 from gateway.config.sections.values import LOOPBACK, NOT_BOOL, Size, is_glob, is_http, proxy_address, shown_address
 from gateway.config.wings import WingSection, added_apis, endpoint_names
 from gateway.standard_webhooks import NOT_READ, SigningSecret
@@ -119,6 +120,7 @@ def warnings_of(config: Config) -> Iterator[ConfigFault]:
                 yield _warning((*place, "endpoints", number), "is no endpoint, and no row of passthrough")
         if isinstance(hook, BeforeCall):
             yield from _of_batches(config, place, hook)
+            yield from _of_other_names(config, place, hook)
             if hook.sees == "body":
                 yield from _of_unseen(config, place, hook)
 
@@ -143,6 +145,41 @@ def _of_batches(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Ite
                 (*place, "endpoints"),
                 f"batches of {', '.join(passing)} pass it: list {batches}, too, if it is to be asked",
             )
+
+
+def _of_other_names(config: Config, place: tuple[str, ...], hook: BeforeCall) -> Iterator[ConfigFault]:
+    """Names that the hook does not list and that lead where one of its models does, for a key that may use both."""
+    about = [name for name in config.models if _is_among(name, hook.models)]
+    ends = {(route.upstream, route.model or name): name for name in about for route in config.models[name].routes}
+    keys = [key for key in config.keys if hook.is_about_key(key.id, key.team)]
+    for name, model in config.models.items():
+        if hook.endpoints and not {*hook.endpoints}.intersection(model.endpoints):
+            continue
+        asked = {each: ends[end] for route in model.routes for each, end in _asked(name, route, ends) if end in ends}
+        for passing, other in asked.items():
+            if _is_among(passing, hook.models) or (passing != name and passing in config.models):
+                continue
+            if both := [key.id for key in keys if _may_use(key, passing) and _may_use(key, other)]:
+                message = f"{passing!r} leads where {other!r} does, and passes it: the key {both[0]!r} may use both"
+                yield _warning((*place, "models"), message)
+
+
+def _asked(name: str, route: Route, ends: Iterable[tuple[str, str]]) -> Iterator[tuple[str, tuple[str, str]]]:
+    """The names of calls that this route of a model takes to these ends, each with its end: of a pattern, the names
+    there."""
+    if route.model is not None or not is_pattern(name):
+        yield name, (route.upstream, route.model or name)
+        return
+    names = compiled(name)
+    yield from ((there, (host, there)) for host, there in ends if host == route.upstream and names.match(there))
+
+
+def _may_use(key: KeySettings, name: str) -> bool:
+    return any(may_overlap(name, each) if is_pattern(name) else fnmatchcase(name, each) for each in key.models)
+
+
+def _is_among(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, each) for each in patterns)
 
 
 IN_BATCHES = {

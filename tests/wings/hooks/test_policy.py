@@ -116,6 +116,44 @@ def test_what_it_warns_of(hook: dict[str, Any], warnings: list[str]) -> None:
     assert all(words in message for words, message in zip(warnings, found, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("other", "route", "more", "key", "passing"),
+    [
+        ("m-too", {"upstream": "up", "model": "large"}, {}, ["*"], "m-too"),
+        ("m-too", {"upstream": "up", "model": "large"}, {}, ["m*"], "m-too"),
+        ("large", {"upstream": "up"}, {}, ["*"], "large"),
+        ("*", {"upstream": "up"}, {}, ["*"], "large"),
+        ("l*", {"upstream": "up"}, {}, ["m", "la*"], "large"),
+        ("l*", {"upstream": "up", "model": "large"}, {}, ["m", "la*"], "l*"),
+        ("n*", {"upstream": "up"}, {}, ["*"], None),
+        ("*", {"upstream": "claude"}, {}, ["*"], None),
+        ("m-too", {"upstream": "up", "model": "small"}, {}, ["*"], None),
+        ("m-too", {"upstream": "up", "model": "large"}, {}, ["m"], None),
+        ("m-too", {"upstream": "up", "model": "large"}, {}, ["m-too"], None),
+        ("m-too", {"upstream": "up", "model": "large"}, {"keys": ["other"]}, ["*"], None),
+        ("m-too", {"upstream": "up", "model": "large"}, {"models": ["m*"]}, ["*"], None),
+        ("m-too", {"upstream": "up", "model": "large"}, {"endpoints": ["messages"]}, ["*"], None),
+    ],
+)
+def test_it_warns_of_other_names_of_its_models(
+    other: str, route: dict[str, Any], more: dict[str, Any], key: list[str], passing: str | None
+) -> None:
+    served = {"max_output_tokens": 9, "endpoints": ["chat"]}
+    address = "https://api.openai.com/v1"
+    found = warnings_of(
+        build({
+            "upstreams": {name: {"base_url": address, "api_key": name} for name in ("up", "claude")},
+            "models": {
+                "m": {"routes": [{"upstream": "up", "model": "large"}], **served}, other: {"routes": [route], **served},
+            },
+            "keys": [{"id": "k", "secret": "sk-gw-k-0123456789abcdef", "models": key}],
+            "hooks": {"before_call": {"guard": {**SAFE, "models": ["m"], **more}}},
+        })
+    )  # fmt: skip
+    expected = f"{passing!r} leads where 'm' does, and passes it: the key 'k' may use both"
+    assert [each.message for each in found] == ([] if passing is None else [expected])
+
+
 def test_the_lists_of_endpoints_are_those_of_the_formats() -> None:
     """A new format is in them, or this fails."""
     assert FORMATS.keys() == endpoints()
