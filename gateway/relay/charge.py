@@ -326,6 +326,18 @@ def is_settled_by(sent: SentRequest, report: Usage | None) -> bool:
     return report is not None and report.completion_tokens > 0 and sent.allows(report)
 
 
+def counted_by_beginning(sent: SentRequest, report: Usage | None, body: bytes, beginning: int) -> PlainText | None:
+    """The text of a plain answer where these bytes of its beginning have all of the limit that was sent: further text
+    is not charged. None: all of it has to be counted."""
+    if sent.output_limit is None or (report is not None and report.completion_tokens):
+        return None
+    # A text may be cut there: the quote ends it.
+    found = reported_usage.plain_text(body[:beginning] + b'"', FORMATS[sent.call.endpoint].texts)
+    if found.tokens < sent.output_limit * sent.call.params.candidates:
+        return None
+    return found._replace(has_reasoned=reported_usage.REASONING.search(body) is not None)
+
+
 def of_plain(
     sent: SentRequest, report: Usage | None, body: bytes, model: str | None, ending: Ending = Ending.WHOLE,
     counted: PlainText | None = None,

@@ -258,10 +258,13 @@ class Exchange:
         spec, reader, head = FORMATS[this.call.endpoint], self.facts_reader, self.head
         if spec.texts is NO_TEXT or head is None or head.status != 200:
             return
-        with suppress(ValueError, Unavailable):  # it is no answer, or the process is busy: it is counted here
+        with suppress(ValueError, Unavailable, RuntimeError):  # no answer, or a process that fails: it is counted here
             self.facts = reader.facts() if reader is not None else this.format.facts(body)
-            if not charge.is_settled_by(this.sent, self.facts.usage):
-                self.text = await this.make(this.call.key.id, reported_usage.plain_text, body, spec.texts)
+            report = self.facts.usage
+            if not charge.is_settled_by(this.sent, report):
+                self.text = charge.counted_by_beginning(this.sent, report, body, LONG_ANSWER)
+                if self.text is None:
+                    self.text = await this.make(this.call.key.id, reported_usage.plain_text, body, spec.texts)
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""

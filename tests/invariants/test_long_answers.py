@@ -173,20 +173,49 @@ WITH_TEXT = ["chat", "completions", "generate_content", "messages", "responses"]
 REPORTS = ("usage", "usageMetadata")
 
 
+def without_report(endpoint: str, text: str, padding: str = "") -> dict[str, Any]:
+    """An answer, whose text may come behind much else."""
+    document = FORMS[endpoint].document(text)
+    return {"padding": padding, **{name: value for name, value in document.items() if name not in REPORTS}}
+
+
 async def test_text_without_a_report_is_counted(inside: Inside, upstream: ScriptedUpstream, jobs: list[str]) -> None:
-    """Twenty megabytes of it held up other calls for 360 ms, and of short texts for two seconds."""
+    """Twenty megabytes of it held up other calls for 360 ms, and of short texts for two seconds. Where its beginning
+    has as many tokens as were asked for, the rest is not read."""
     client = await inside(upstream.url, **settings(upstream))
+    padding = "x" * LONG_ANSWER
     for endpoint in WITH_TEXT:
-        document = FORMS[endpoint].document("word " * (LONG_ANSWER // 5))
-        for name in REPORTS:
-            document.pop(name, None)
-        upstream.answer_with(always=ok_json(document))
-        jobs.clear()
-        assert b"word " in await asked(client, endpoint, "up", {}, is_streamed=False)
-        assert jobs == ["make"], endpoint
+        for answer, asked_for, tokens in (
+            (without_report(endpoint, "word " * (LONG_ANSWER // 5)), [], 20),
+            (without_report(endpoint, "word ", padding), ["make"], 3),
+        ):
+            upstream.answer_with(always=ok_json(answer))
+            jobs.clear()
+            assert b"word " in await asked(client, endpoint, "up", {}, is_streamed=False)
+            assert jobs == asked_for, endpoint
+            async with client.get("/admin/api/calls", headers=ADMIN) as calls:
+                record = (await calls.json())["data"][0]
+            assert (record["endpoint"], record["usage_source"]) == (endpoint, "estimated")
+            assert record["completion_tokens"] == tokens
+
+
+async def test_text_is_counted_without_the_process(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer that is whole is not lost because the process is busy, or fails."""
+    client = await inside(upstream.url, **settings(upstream))
+    monkeypatch.setattr(large_bodies, "READ_FOR_S", 0.01)
+
+    async def fails(self: LargeBodies, job: Mapping[str, Any], pieces: Sequence[Any]) -> Any:
+        return {"failed": "MemoryError"}, ()
+
+    upstream.answer_with(always=ok_json(without_report("chat", "word ", "x" * LONG_ANSWER)))
+    for exchange in (Busy._exchange, fails):
+        monkeypatch.setattr(LargeBodies, "_exchange", exchange)
+        assert b"word " in await asked(client, "chat", "up", {}, is_streamed=False)
         async with client.get("/admin/api/calls", headers=ADMIN) as calls:
             record = (await calls.json())["data"][0]
-        assert (record["endpoint"], record["usage_source"]) == (endpoint, "estimated")
+        assert (record["status"], record["usage_source"], record["completion_tokens"]) == (200, "estimated", 3)
 
 
 async def test_text_with_a_report_is_not_counted(inside: Inside, upstream: ScriptedUpstream, jobs: list[str]) -> None:

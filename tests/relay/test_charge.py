@@ -177,6 +177,19 @@ def test_text_that_was_counted_elsewhere_is_charged_the_same() -> None:
     assert nothing.usage == Usage(9, 0, source="reported")
 
 
+def test_text_beyond_a_limit_that_was_sent_is_not_counted() -> None:
+    body = json.dumps({"choices": [{"message": {"content": "word " * 1000}}]}).encode()
+    asked, report = sent("chat", output_limit=9), reported({"prompt_tokens": 9})
+    for given in (None, report):
+        found = charge.counted_by_beginning(asked, given, body, 200)
+        assert found is not None
+        assert found.tokens < 200
+        assert charge.of_plain(asked, given, body, None, counted=found) == charge.of_plain(asked, given, body, None)
+        assert charge.counted_by_beginning(asked, given, body, 50) is None
+    assert charge.counted_by_beginning(sent("chat", is_limit_sent=False), None, body, 200) is None
+    assert charge.counted_by_beginning(asked, reported(NONSENSE), body, 200) is None
+
+
 def plain(asked: SentRequest, *texts: str, usage: Any = None) -> Usage:
     choices = [{"index": index, "message": {"content": text}} for index, text in enumerate(texts)]
     return charge.of_plain(asked, reported(usage), json.dumps({"choices": choices}).encode(), None).usage
