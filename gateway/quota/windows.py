@@ -20,6 +20,7 @@ The stores apply these functions (or, in Redis, the same arithmetic as a script)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -348,7 +349,7 @@ def _no_number(call: Call) -> InvalidRequest:
 
 def not_priced(call: Call) -> ModelNotPriced:
     """The refusal of a call whose price is unknown: that of the variant, or of the whole model."""
-    return ModelNotPriced(call.params.model, "" if call.model.price is None else _variant(call.params))
+    return ModelNotPriced(call.params.model, "" if call.model.price is None else variant(call.params))
 
 
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int | None:
@@ -379,13 +380,13 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
         return max(known) if len(known) == len(alone) else None
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    params, variants = call.params, [_variant(call.params)]
+    params, variants = call.params, [variant(call.params), *_of_fallbacks(call.params)]
     if params.lines:  # each may be served in a region, which has a price of its own
         variants += [name for name in price.plan.at(call.started) if name.startswith(f"{variants[0]}-")]
     dearest = 0
-    for variant in variants:
+    for each in variants:
         most = pricing.most_nusd(
-            price, prompt_tokens, output_tokens, call.started, variant, lambda unit: _may_use(call, price, unit),
+            price, prompt_tokens, output_tokens, call.started, each, lambda unit: _may_use(call, price, unit),
             params.units,
         )  # fmt: skip
         if most is None:
@@ -395,22 +396,35 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
     return dearest
 
 
-def _variant(params: Params) -> str:
+def variant(params: Params) -> str:
     """The variant of the price that a request asks for."""
     members = params.document.members
-    variant = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
-    variant = variant or members.get("serviceTier")  # Gemini's, with a prefix at times (google-genai, ServiceTier)
-    variant = variant.lower().removeprefix("service_tier_") if isinstance(variant, str) else ""
-    return variant_of(variant, members.get("inference_geo"))
+    asked = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
+    asked = asked or members.get("serviceTier")  # Gemini's, with a prefix at times (google-genai, ServiceTier)
+    asked = asked.lower().removeprefix("service_tier_") if isinstance(asked, str) else ""
+    return variant_of(asked, members.get("inference_geo"))
 
 
+def _of_fallbacks(params: Params) -> list[str]:
+    """The variants that fallbacks of a message ask for (anthropic-sdk, BetaFallbackParam)."""
+    members = params.document.members
+    given = members.get("fallbacks")
+    is_fast = any(isinstance(each, dict) and each.get("speed") == "fast" for each in given or ()) if given else False
+    return [variant_of("fast", members.get("inference_geo"))] if is_fast else []
+
+
+_FILES = ("filedata", "file_data")
+"""Parts of Gemini that are a file of any kind."""
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "cache_write": ("cache_control",), "cache_write_1h": ('"1h"', '"12h"'), "audio_in": ("audio",),
-    "audio_out": ("audio",), "image_in": ("image",), "image_out": ("image",), "cached_audio": ("audio",),
-    "cached_image": ("image",), "video_in": ("video",), "video_out": ("video",),
+    "cache_write": ("cache_control",), "cache_write_1h": ('"1h"', '"12h"'), "audio_in": ("audio", *_FILES),
+    "audio_out": ("audio",), "image_in": ("image", *_FILES), "cached_audio": ("audio", *_FILES),
+    "cached_image": ("image", *_FILES), "video_in": ("video", *_FILES),
 }  # fmt: skip
-"""Words of which one is in every body of a call that can use a unit. It may be there for another reason, too: then more
-is reserved, never less."""
+"""Words of which one, in any case, is in every body of a call that can use a unit. It may be there for another reason,
+too: then more is reserved, never less. Pictures are also made by models that are not asked for one."""
+
+_ESCAPED = re.compile(r"\\u00[2-7]", re.IGNORECASE)
+"""An escape in JSON of a letter, a digit or a sign of ASCII. A body with one may have any word."""
 
 
 def _may_use(call: Call, price: Price, unit: str) -> bool:
@@ -421,7 +435,8 @@ def _may_use(call: Call, price: Price, unit: str) -> bool:
         return True
     if unit == "cache_write" and not price.cache_write_on_request:
         return True
-    return any(word in document.text for word in _WORDS[unit])
+    text = document.text.lower()
+    return any(word in text for word in _WORDS[unit]) or _ESCAPED.search(text) is not None
 
 
 def calendar_window(per: str, now: float) -> tuple[str, int]:
