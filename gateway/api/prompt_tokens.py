@@ -199,6 +199,8 @@ class _PromptTexts:
                         self._text(value)
                     case "tool_calls":
                         self._calls(value)
+                    case "audio" if value is not None:  # of an earlier answer, which the upstream keeps
+                        self.other_tokens += AUDIO_TOKENS
                     case "function_call":
                         self._call(value)
 

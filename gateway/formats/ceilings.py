@@ -31,12 +31,21 @@ ADDED_TEXT_TOKENS = 1_048_576
 _ADDING_MEMBERS = frozenset({
     "web_search_options", "search_parameters", "plugins", "data_sources", "documents", "file_ids",
     "previous_response_id", "conversation", "cachedContent", "cached_content", "mcp_servers", "container",
+    "enable_search", "web_fetch_options", "extra_body", "preset", "thread",
 })  # fmt: skip
-"""Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere; Anthropic's
-servers of tools and the skills of a container: anthropic-sdk-python, `types/beta/message_create_params.py`)."""
+"""Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere, DashScope;
+Anthropic's servers of tools and the skills of a container: anthropic-sdk-python,
+`types/beta/message_create_params.py`)."""
 
-_GEMINI_MEMBERS = ("contents", "content", "requests")
+_GEMINI_MEMBERS = ("contents", "content", "requests", "systemInstruction", "system_instruction")
 """The members with the parts of a prompt: of generateContent, embedContent and batchEmbedContents."""
+
+_SOUND_TOKENS = _PART_TOKENS["input_audio"]
+"""Most tokens of the sound of an earlier answer, which a message names (openai-python, `Audio` of
+ChatCompletionAssistantMessageParam)."""
+
+_COMPACTED = frozenset({"compaction", "compaction_summary", "reasoning"})
+"""Items of a response whose bytes are no measure of their tokens, because they are encrypted."""
 
 
 def output_ceiling(limit: int) -> int:
@@ -71,15 +80,25 @@ def added_tokens(params: Params) -> int:
     contents = [each.get(name) for each in messages for name in ("content", "output")]
     parts = [part for content in contents for part in objects_of(content)]
     tokens = sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
+    tokens += _SOUND_TOKENS * sum([each.get("audio") is not None for each in messages])
+    kinds = [each.get("type") for each in messages]
+    pictures = kinds.count("image_generation_call") + sum([len(objects_of(each.get("images"))) for each in messages])
+    tokens += _PART_TOKENS["image_url"] * pictures
+    tokens += ADDED_TEXT_TOKENS * any(kind in _COMPACTED for kind in kinds if isinstance(kind, str))
     tokens += _PART_TOKENS["image_url"] * sum([len(objects_of(members.get(name))) for name in ("images", "mask")])
     return tokens + sum([_media_tokens(members[name]) for name in _GEMINI_MEMBERS if name in members])
 
 
 def _media_tokens(given: Any) -> int:
-    """Tokens of the parts of Gemini's contents, or of requests with them, that are not text."""
+    """Tokens of the parts of Gemini's contents, or of requests with them, that are not text; also of those in the
+    results of functions."""
     turns = [turn for each in objects_of(given) for turn in objects_of(each.get("content", each))]
-    names = [name for turn in turns for part in objects_of(turn.get("parts")) for name in part]
-    return sum([_MEDIA_TOKENS.get(name.replace("_", "").lower(), 0) for name in names])
+    tokens = 0
+    while turns:
+        members = [member for part in objects_of(turns.pop().get("parts")) for member in part.items()]
+        tokens += sum([_MEDIA_TOKENS.get(name.replace("_", "").lower(), 0) for name, _ in members])
+        turns += [value for _, value in members if isinstance(value, dict) and "parts" in value]
+    return tokens
 
 
 def _has_foreign_tools(members: Mapping[str, Any]) -> bool:

@@ -46,7 +46,18 @@ def read(endpoint: Endpoint, body: dict[str, Any]) -> SentRequest:
     return sent(endpoint, FORMATS[endpoint].read(json.dumps(body).encode(), lambda model: None))
 
 
+FILM = {"fileData": {"fileUri": "https://www.youtube.com/watch?v=1"}}
+RESULT = {"functionResponse": {"name": "f", "response": {}, "parts": [FILM]}}
+
 READING: list[tuple[Endpoint, dict[str, Any]]] = [
+    ("chat", FEW | {"messages": [{"role": "assistant", "audio": {"id": f"audio_{n}"}} for n in range(7)] + MESSAGES}),
+    ("chat", FEW | {"messages": [{"role": "assistant", "content": TEXT, "images": [PICTURE] * 14}, *MESSAGES]}),
+    ("chat", FEW | {"extra_body": {"google": {"thinking_config": {}}}}),
+    ("generate_content", {"contents": [{"parts": [RESULT]}]}),
+    ("generate_content", {"contents": [{"parts": [{"text": TEXT}]}], "systemInstruction": {"parts": [FILM]}}),
+    ("generate_content", {"contents": [{"parts": [{"text": TEXT}]}], "system_instruction": {"parts": FILM}}),
+    ("responses", {"model": "m", "input": [{"type": "image_generation_call", "result": "aGk="}] * 14}),
+    ("responses", {"model": "m", "input": [{"type": "compaction", "encrypted_content": "aGk="}]}),
     ("messages", FEW | {"mcp_servers": [{"type": "url", "url": "https://example.com", "name": "a"}]}),
     ("messages", FEW | {"container": {"skills": [{"type": "anthropic", "skill_id": "pptx"}]}}),
     ("responses", {"model": "m", "input": [{"type": "item_reference", "id": "msg_1"}]}),
