@@ -22,6 +22,7 @@ from gateway.records import Document, Params
 from gateway.spelling import compatible
 
 from . import prompt_tokens, validation_errors
+from .file_ids import names_cache
 from .json_document import parse
 from .other_models import for_routers
 from .prompt_tokens import Counter, FindsCounter
@@ -64,6 +65,13 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     except ValidationError as error:
         raise _with_path(rules.explain(error), document.members) from None
     params = rules.read(document, body, find_counter(body.model))
+    if names_cache(document):
+        raise InvalidRequest(
+            "Unsupported parameter: 'cachedContent' names something that the upstream keeps, which the gateway does not "
+            "serve. Send the content itself.",
+            param="cachedContent",
+            code="unsupported_parameter",
+        )
     if others:
         params = params._replace(other_models=tuple(dict.fromkeys((*params.other_models, *others))))
     return params

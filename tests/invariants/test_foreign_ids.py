@@ -11,7 +11,9 @@ import pytest
 from gateway.api import large_body
 from gateway.api.acting_tools import acts
 from gateway.api.file_ids import NAMES
+from gateway.errors import InvalidRequest
 from gateway.formats.table import FORMATS
+from gateway.records import Endpoint
 from gateway.wings.tasks.notation import read_reference, steps_of
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes import forms
@@ -432,6 +434,35 @@ def test_files_that_gemini_keeps() -> None:
         whole = {"generateContentRequest": {given: "cachedContents/a", "contents": []}}
         with pytest.raises(Exception, match="cachedContent"):
             FORMATS["count_content_tokens"].read(json.dumps(whole).encode(), lambda _: None)
+
+
+MESSAGE: dict[str, Any] = {"model": "m", "max_tokens": 10, "messages": [{"role": "user", "content": "Hello"}]}
+KEPT: list[tuple[Endpoint, dict[str, Any]]] = [
+    ("messages", {"thread": {"type": "continue", "previous_message_id": "msg_1"}}),
+    ("messages", {"Thread": {"type": "continue", "previous_message_id": "msg_1"}}),
+    ("messages", {"thread": {"type": "create"}, "system": "x" * 100_000}),
+    ("count_tokens", {"thread": {"type": "continue", "previous_message_id": "msg_1"}}),
+    ("chat", {"extra_body": {"google": {"cached_content": "cachedContents/1"}}}),
+    ("chat", {"extra_body": {"google": {"cachedContent": "cachedContents/1"}}, "user": "x" * 100_000}),
+    ("chat", {"google": {"cached_content": "cachedContents/1"}}),
+    ("chat", {"cachedContent": "cachedContents/1"}),
+    ("chat", {"CACHED_CONTENT": ["cachedContents/1"]}),
+]
+
+
+@pytest.mark.parametrize(("endpoint", "more"), KEPT, ids=[f"{each[0]}{place}" for place, each in enumerate(KEPT)])
+def test_what_an_account_keeps_is_refused(endpoint: Endpoint, more: dict[str, Any]) -> None:
+    raw = json.dumps(MESSAGE | more).encode()
+    for body in (raw, raw.replace(b"cached", b"\\u0063ached").replace(b'"thread"', b'"\\u0074hread"')):
+        with pytest.raises(InvalidRequest) as refused:
+            FORMATS[endpoint].read(body, lambda model: None)
+        assert refused.value.code == "unsupported_parameter"
+
+
+def test_a_cache_in_data_of_functions_passes() -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"cachedContent": {}}}}}
+    for more in ({"tools": [tool]}, {"metadata": {"cached_content": "x"}}, {"user": "cachedContent"}):
+        FORMATS["chat"].read(json.dumps(MESSAGE | more).encode(), lambda model: None)
 
 
 def test_data_of_functions_is_the_clients_own() -> None:

@@ -22,6 +22,7 @@ from gateway.errors import InvalidRequest
 from gateway.formats.format import counting
 from gateway.formats.reader import objects, values_of
 from gateway.records import Document, Params
+from gateway.spelling import folded
 
 MIN_THINKING = 1024
 IMAGE_TOKENS = 1600
@@ -65,6 +66,7 @@ def reworded(fault: InvalidRequest) -> InvalidRequest:
 
 
 def _message(document: Document, body: Messages, count: Counter | None) -> Params:
+    _refuse_thread(document.members)
     _check_thinking(body)
     others = tuple(dict.fromkeys(_other_models(document.members)))
     return Params(
@@ -80,11 +82,24 @@ def _message(document: Document, body: Messages, count: Counter | None) -> Param
 
 
 def _count(document: Document, body: CountTokens, count: Counter | None) -> Params:
+    _refuse_thread(document.members)
     return counting(document, body.model, "messages")
 
 
 MESSAGES = validate.Rules(Messages, _message, explain)
 COUNT = validate.Rules(CountTokens, _count, explain)
+
+
+def _refuse_thread(members: Mapping[str, Any]) -> None:
+    """Refuse a conversation that the upstream keeps for the gateway's account (anthropic-sdk, BetaMessageThreadParam):
+    it may be another key's."""
+    for name, value in members.items():
+        if value is not None and folded(name) == "thread":
+            raise InvalidRequest(
+                f"{name}: Threads are kept at the upstream, which the gateway does not serve. Send all messages.",
+                param=name,
+                code="unsupported_parameter",
+            )
 
 
 def _check_thinking(body: Messages) -> None:
