@@ -48,6 +48,8 @@ class EventScan(Scan):
     """Finds events with texts of the answer; None: all may have some."""
     THINKS: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
     """Finds reasoning in an event."""
+    MEDIA: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
+    """Finds sound and pictures in an event, where their tokens are output."""
     MATTERS: ClassVar[re.Pattern[bytes] | None] = None
     """Finds events that may have a fact; None: all may."""
     NAMES_MODEL: ClassVar[re.Pattern[bytes]] = re.compile(rb"(?!)")
@@ -156,6 +158,7 @@ class EventScan(Scan):
         if texts:
             self._take_texts(texts)
         self.has_reasoned = self.has_reasoned or self.THINKS.search(data) is not None
+        self.has_media = self.has_media or self.MEDIA.search(data) is not None
         matters = self.MATTERS
         if (
             matters is None
@@ -188,7 +191,7 @@ class EventScan(Scan):
     def _note(self, value: Mapping[str, Any]) -> bool:
         """Take the facts of an event. False: it is an error."""
         report = self.reader.facts(value)
-        self.error, self.model = self.reader.error, self.reader.model
+        self.error, self.model, self.named = self.reader.error, self.reader.model, self.reader.named
         if self.reader.texts and not self.has_text:
             self._take_texts(self.reader.texts)
         if report is not None:
@@ -227,6 +230,7 @@ class EventScan(Scan):
         if self._long is None:
             self._long = MemberReader(self.READER.WANTED)
         self._long.feed(piece)
+        self.has_media = self.has_media or self.MEDIA.search(piece) is not None
         self._quarters += token_rule.count(piece).quarters
         self._counted_bytes += len(piece)
         self.has_begun = True

@@ -101,6 +101,10 @@ class Scan:
     model: str | None = None
     has_reasoned = False
     """Whether some of the text was reasoning."""
+    has_media = False
+    """Whether some of the answer is sound or a picture."""
+    named: Usage = Usage()
+    """What events have named so far beside reports: units, the service, and prompts that the upstream added."""
     has_begun = False
     """Whether any data other than comments and an error arrived."""
     is_at_start = False
@@ -422,6 +426,8 @@ class Format:
     """The members that limit the output of one candidate."""
     texts: re.Pattern[bytes] = NO_TEXT
     """Generated texts in an answer's JSON: its one group."""
+    media: re.Pattern[bytes] = NO_TEXT
+    """Finds sound and pictures in the JSON of an answer, where their tokens are output."""
     may_reason: bool = False
     """Whether answers may have reasoning that is billed and not shown."""
     error_body: Callable[[GatewayError, str], bytes] = lambda error, _: error.body()

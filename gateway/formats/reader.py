@@ -29,6 +29,8 @@ class AnswerReader:
     """The texts of an answer that the object with its end repeats, as in JSON."""
     counts_output = True
     """Whether the newest report counts the output."""
+    named: Usage = Usage()
+    """What the answer has named so far beside its reports: units, the service, and prompts of its own searches."""
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         """Take the facts of one object; return the usage so far if this is a report of it."""

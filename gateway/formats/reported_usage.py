@@ -52,13 +52,19 @@ class PlainText(NamedTuple):
     number: int
     """How many texts there are."""
     has_reasoned: bool
+    has_media: bool
 
 
-def plain_text(body: bytes, texts: re.Pattern[bytes]) -> PlainText:
-    """Counts by the token rule what this pattern finds."""
+def plain_text(body: bytes, texts: re.Pattern[bytes], media: re.Pattern[bytes]) -> PlainText:
+    """Counts by the token rule what the first pattern finds."""
     found = texts.findall(body)
     quarters = sum([token_rule.count(text + b'"').quarters for text in found])
-    return PlainText(token_rule.tokens_of(quarters), len(found), REASONING.search(body) is not None)
+    return PlainText(token_rule.tokens_of(quarters), len(found), *beside_text(body, media))
+
+
+def beside_text(body: bytes, media: re.Pattern[bytes]) -> tuple[bool, bool]:
+    """Whether a plain answer has reasoning, and whether it has sound or a picture, which this pattern finds."""
+    return REASONING.search(body) is not None, media.search(body) is not None
 
 
 def found_in(body: bytes, read: Callable[[Any], Usage | None]) -> Usage | None:

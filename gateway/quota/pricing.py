@@ -122,7 +122,8 @@ def _amounts(rates: Rates, usage: Usage) -> dict[str, int]:
 
 _OF_PLAIN_TOKENS = frozenset({"prompt", "cached", "completion", "reasoning"})
 _OF_CACHED = tuple([name for name, unit in units.UNITS.items() if unit.part_of == "cached"])
-_OF_PROMPT = ("cached", *_OF_CACHED, *[name for name, unit in units.UNITS.items() if unit.part_of == "prompt"])
+_OF_FRESH = tuple([name for name, unit in units.UNITS.items() if unit.part_of == "prompt"])
+_OF_PROMPT = ("cached", *_OF_CACHED, *_OF_FRESH)
 _OF_COMPLETION = ("reasoning", *[name for name, unit in units.UNITS.items() if unit.part_of == "completion"])
 
 
@@ -147,21 +148,37 @@ def most_nusd(
     if tiers is None:
         return None
     rates = _tier(tiers, prompt_tokens).rates
-
-    def dearest(whole: str, parts: Sequence[str]) -> int:
-        most = rates.get(whole, 0)
-        for unit in parts:
-            if (rate := rates.get(unit, 0)) > most and may_use(unit):
-                most = rate
-        return most
-
     total = (
-        prompt_tokens * dearest("prompt", _OF_PROMPT)
-        + output_tokens * dearest("completion", _OF_COMPLETION)
+        prompt_tokens * _dearest(rates, "prompt", _OF_PROMPT, may_use)[1]
+        + output_tokens * _dearest(rates, "completion", _OF_COMPLETION, may_use)[1]
         + rates.get("calls", 0)
         + sum([rates.get(unit, 0) * count for unit, count in known])
     )
     return min(MAX_NUSD, -(-total // SCALE))
+
+
+def dearest_units(
+    price: Price, prompt_tokens: int, time: float, variant: str, may_use: Callable[[str], bool]
+) -> tuple[str, str]:
+    """The units in which tokens of the prompt, which no cache had, and of the completion cost most: `prompt` and `completion`, or one that
+    the call can use and that has a dearer row."""
+    tiers = price.plan.tiers(variant, time)
+    if tiers is None:
+        return "prompt", "completion"
+    rates = _tier(tiers, prompt_tokens).rates
+    return (
+        _dearest(rates, "prompt", _OF_FRESH, may_use)[0],
+        _dearest(rates, "completion", _OF_COMPLETION, may_use)[0],
+    )
+
+
+def _dearest(rates: Rates, whole: str, parts: Sequence[str], may_use: Callable[[str], bool]) -> tuple[str, int]:
+    """The dearest of a whole and those of its parts that may be used, and its rate."""
+    found, most = whole, rates.get(whole, 0)
+    for unit in parts:
+        if (rate := rates.get(unit, 0)) > most and may_use(unit):
+            found, most = unit, rate
+    return found, most
 
 
 def total_usage(parts: Iterable[Usage]) -> Usage:

@@ -29,6 +29,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
+from gateway import units
 from gateway.config import PersonLimits, Price, Quota, Team
 from gateway.config.rates import variant_of
 from gateway.errors import InvalidRequest, ModelNotPriced
@@ -394,6 +395,23 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
         if most > dearest:
             dearest = most
     return dearest
+
+
+def at_dearest(call: Call, usage: Usage, prompt: int, completion: int) -> Usage:
+    """The usage with this many tokens of its prompt and of its completion, of which nothing is known but their number,
+    in the units in which they cost most, as they were reserved."""
+    price = call.model.price
+    if price is None or price.nusd_per_million is not None or not (prompt or completion):
+        return usage
+    of_prompt, of_completion = pricing.dearest_units(
+        price, usage.prompt_tokens, call.started, usage.variant, lambda unit: _may_use(call, price, unit)
+    )
+    more = dict(usage.more)
+    for unit, count in ((of_prompt, prompt), (of_completion, completion)):
+        if unit in units.UNITS and count:
+            more[unit] = more.get(unit, 0) + count
+    reasoning = completion if of_completion == "reasoning" else 0
+    return usage._replace(reasoning_tokens=max(usage.reasoning_tokens, reasoning), more=units.counts(more))
 
 
 def variant(params: Params) -> str:

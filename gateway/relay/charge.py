@@ -161,6 +161,10 @@ class Shown(NamedTuple):
     report: Usage | None = None
     has_reasoned: bool = False
     model: str | None = None
+    named: Usage = Usage()
+    """What the answer names beside its report: units, the service that served it, and prompts of its own searches."""
+    has_media: bool = False
+    """Whether some of it is sound or a picture, whose tokens are not counted."""
     is_stream: bool = False
     """The head of an event stream arrived."""
     elapsed_s: float = 0.0
@@ -264,21 +268,25 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
         if ending is Ending.WHOLE:
             return _in_priced_units(sent.call, known, shown.tokens)
         return _in_priced_units(sent.call, known._replace(source="estimated"), max(shown.tokens, sent.reserved_output))
-    call, report = sent.call, reported_usage.coherent(shown.report or Usage())
+    call, report, named = sent.call, reported_usage.coherent(shown.report or Usage()), shown.named
     completion = max(shown.tokens, shown.events)
     if sent.output_limit is not None:
         most = sent.output_limit * call.params.candidates
         if shown.events <= most or _is_echo(call):
             completion = min(completion, most)
-    return Usage(
-        report.prompt_tokens or call.params.prompt_tokens,
-        max(completion, report.completion_tokens, _unseen(sent, ending, shown)),
+    seen = max(0 if shown.has_media else completion, report.completion_tokens)
+    completion = max(completion, report.completion_tokens, _unseen(sent, ending, shown))
+    usage = Usage(
+        (report.prompt_tokens or call.params.prompt_tokens) + named.prompt_tokens,
+        completion,
         report.cached_tokens,
         report.reasoning_tokens,
         "estimated",
-        report.more,
-        report.variant,
+        units.highest(report.more, named.more),
+        report.variant or named.variant or windows.variant(call.params),
     )
+    usage = windows.at_dearest(call, usage, 0 if report.prompt_tokens else call.params.prompt_tokens, completion - seen)
+    return reported_usage.coherent(usage)
 
 
 def _unseen(sent: SentRequest, ending: Ending, shown: Shown) -> int:
@@ -290,6 +298,8 @@ def _unseen(sent: SentRequest, ending: Ending, shown: Shown) -> int:
     call = sent.call
     names = (call.params.model, sent.routed_model, shown.model)
     is_whole = ending is Ending.WHOLE
+    if shown.has_media:
+        return sent.reserved_output
     if may_be_hidden(call, names, has_reasoned=shown.has_reasoned, is_whole=is_whole):
         return sent.reserved_output
     if is_whole or ending is Ending.ERROR:
@@ -315,7 +325,7 @@ def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 
     if scan.is_complete and scan.error is None:
         ending = Ending.WHOLE
     shown = Shown(
-        scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, scan.model,
+        scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, scan.model, scan.named, scan.has_media,
         is_stream=True, elapsed_s=elapsed_s,
     )  # fmt: skip
     return Charge(estimate(sent, ending, shown), doubts)
@@ -332,10 +342,9 @@ def counted_by_beginning(sent: SentRequest, report: Usage | None, body: bytes, b
     if sent.output_limit is None or (report is not None and report.completion_tokens):
         return None
     # A text may be cut there: the quote ends it.
-    found = reported_usage.plain_text(body[:beginning] + b'"', FORMATS[sent.call.endpoint].texts)
-    if found.tokens < sent.output_limit * sent.call.params.candidates:
-        return None
-    return found._replace(has_reasoned=reported_usage.REASONING.search(body) is not None)
+    spec = FORMATS[sent.call.endpoint]
+    found = reported_usage.plain_text(body[:beginning] + b'"', spec.texts, spec.media)
+    return None if found.tokens < sent.output_limit * sent.call.params.candidates else found
 
 
 def of_plain(
@@ -356,8 +365,9 @@ def of_plain(
     if report is not None and _is_plausible(sent.call, report, has_text=has_text):
         return _believed(sent.call, report, doubts)
     if counted is None:
-        counted = PlainText(sent.count(texts), len(texts), reported_usage.REASONING.search(body) is not None)
-    shown = Shown(counted.tokens, has_text, report, counted.has_reasoned, model)
+        spec = FORMATS[sent.call.endpoint]
+        counted = PlainText(sent.count(texts), len(texts), *reported_usage.beside_text(body, spec.media))
+    shown = Shown(counted.tokens, has_text, report, counted.has_reasoned, model, has_media=counted.has_media)
     return Charge(estimate(sent, ending, shown), doubts)
 
 
@@ -380,6 +390,8 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
         doubts += _doubts(report, usage)
     if call.params.variant and not usage.variant:
         usage = usage._replace(variant=call.params.variant)
+    elif not usage.variant and not usage.parts:
+        usage = _at_asked_service(call, usage)
     # Its completion tokens are believed, also if it counts no prompt tokens.
     is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
     if not (usage.prompt_tokens or usage.more) and is_of_something and call.params.prompt_tokens:
@@ -391,6 +403,16 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
     if call.params.token_parts:
         usage = _in_priced_units(call, _of_possible_length(call, usage))
     return Charge(usage, doubts)
+
+
+def _at_asked_service(call: Call, usage: Usage) -> Usage:
+    """The usage at the service that the request asked for, where the answer names none and that one is dearer."""
+    asked = windows.variant(call.params)
+    if not asked or call.model.price is None:
+        return usage
+    costs = [pricing.cost_nusd(call.model.price, usage._replace(variant=each), call.started) for each in ("", asked)]
+    is_dearer = None not in costs and (costs[1] or 0) > (costs[0] or 0)
+    return usage._replace(variant=asked) if is_dearer else usage
 
 
 _ROUNDED_MS = 1000

@@ -264,7 +264,9 @@ class Exchange:
             if not charge.is_settled_by(this.sent, report):
                 self.text = charge.counted_by_beginning(this.sent, report, body, LONG_ANSWER)
                 if self.text is None:
-                    self.text = await this.make(this.call.key.id, reported_usage.plain_text, body, spec.texts)
+                    self.text = await this.make(
+                        this.call.key.id, reported_usage.plain_text, body, spec.texts, spec.media
+                    )
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""

@@ -167,13 +167,14 @@ def test_where_hidden_reasoning_is_possible_the_whole_reservation_counts() -> No
 
 def test_text_that_was_counted_elsewhere_is_charged_the_same() -> None:
     choices = [{"message": {"content": text, "reasoning": "hm"}} for text in ("a b", "c")]
-    body, texts = json.dumps({"choices": choices}).encode(), FORMATS["chat"].texts
-    counted = plain_text(body, texts)
+    body, spec = json.dumps({"choices": choices}).encode(), FORMATS["chat"]
+    counted = plain_text(body, spec.texts, spec.media)
     for asked in (sent("chat"), sent("chat", output_limit=3), sent("chat", "o3")):
         for report in (None, reported({"prompt_tokens": 9, "completion_tokens": 0}), reported(NONSENSE)):
             here = charge.of_plain(asked, report, body, None)
             assert charge.of_plain(asked, report, b"", None, counted=counted) == here
-    nothing = charge.of_plain(sent("chat"), reported({"prompt_tokens": 9}), b"", None, counted=plain_text(b"{}", texts))
+    empty = plain_text(b"{}", spec.texts, spec.media)
+    nothing = charge.of_plain(sent("chat"), reported({"prompt_tokens": 9}), b"", None, counted=empty)
     assert nothing.usage == Usage(9, 0, source="reported")
 
 

@@ -26,6 +26,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gateway import units
+from gateway.api.prompt_tokens import BYTES_PER_TOKEN
 from gateway.config.rates import variant_of
 from gateway.formats.event_scan import EventScan
 from gateway.formats.events import (
@@ -182,6 +183,9 @@ class MessagesReader(AnswerReader):
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         kind, error = value.get("type"), value.get("error")
+        if kind == "content_block_start":
+            self._note_tool(value.get("content_block"))
+            return None
         if kind == "error" or (isinstance(error, str | dict) and error):
             self.take_error(error)
             return None
@@ -200,6 +204,16 @@ class MessagesReader(AnswerReader):
             return None
         self._report = merged(self._report, report)
         return reported(self._report)
+
+    def _note_tool(self, block: Any) -> None:
+        """Count a search, and the tokens of results of a tool of the upstream, which is prompt of the rest."""
+        kind = block.get("type") if isinstance(block, dict) else None
+        if kind == "server_tool_use" and block.get("name") == "web_search":
+            searches = dict(self.named.more).get("web_searches", 0) + 1
+            self.named = self.named._replace(more=units.counts({"web_searches": searches}))
+        elif isinstance(kind, str) and kind.endswith("_tool_result"):
+            tokens = -(-len(json.dumps(block)) // BYTES_PER_TOKEN)
+            self.named = self.named._replace(prompt_tokens=self.named.prompt_tokens + tokens)
 
     def events(self, value: Mapping[str, Any]) -> list[Event]:
         index = index if isinstance(index := value.get("index"), int) else None
@@ -308,7 +322,9 @@ class MessagesScan(EventScan):
     READER = MessagesReader
     TEXTS = TEXT
     THINKS = re.compile(rb'"(?:thinking_delta|signature_delta|redacted_thinking)"')
-    MATTERS = re.compile(rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping)"|"error"\s*:')
+    MATTERS = re.compile(
+        rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping|server_tool_use|\w{1,40}_tool_result)"|"error"\s*:'
+    )
     DROPS_FIELDS = False
     KEEPS_HIGHEST = False
 

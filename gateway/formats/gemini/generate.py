@@ -183,6 +183,7 @@ GENERATE_CONTENT = Format(
     streams_only_events=True,
     changes=_changes,
     texts=reader.TEXT,
+    media=reader.MEDIA,
     may_reason=True,
     error_keeps_status=True,
     keepalive=b"",

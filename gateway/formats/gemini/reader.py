@@ -21,6 +21,9 @@ from gateway.records import Usage
 TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 """Generated texts in an answer or an event that are not empty: its one group."""
 
+MEDIA = re.compile(rb'"(?:inlineData|inline_data|fileData|file_data)"\s*+:\s*+\{')
+"""Finds sound and pictures in an answer."""
+
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
 _PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
 """The last one is that of embeddings (`EmbeddingUsageMetadata`)."""
@@ -152,6 +155,7 @@ class GeminiScan(EventScan):
 
     READER = GeminiReader
     TEXTS = TEXT
+    MEDIA = MEDIA
     THINKS = re.compile(rb'"thought"\s*:\s*true')
     HAS_COMMENTS = False
 

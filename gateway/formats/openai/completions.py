@@ -201,6 +201,7 @@ CHAT = _TEXT_FORMAT(
     read=partial(validate.read, validate.Rules(Chat, _read_chat)),
     scan=StreamScan,
     reader=ChatReader,
+    media=chat.MEDIA,
     may_reason=True,
 )
 EMBEDDINGS = Format(

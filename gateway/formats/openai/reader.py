@@ -262,9 +262,13 @@ class ChatReader(AnswerReader):
         if report is None and ("x_groq" in value or "timings" in value):
             report = _elsewhere(value)
         usage = None if report is None else reported(report, value.get("service_tier"), value.get("provider"))
-        if usage is None or not (self._is_searched or self._tools):
+        paid: units.Counts = ()
+        if self._is_searched or self._tools:
+            paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
+        if paid or value.get("service_tier"):
+            self.named = Usage(more=paid, variant=text_of(value.get("service_tier")) or self.named.variant)
+        if usage is None or not paid:
             return usage
-        paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
         return usage._replace(more=units.highest(usage.more, paid))
 
     def _note(self, message: Mapping[str, Any]) -> None:
@@ -367,6 +371,10 @@ def contents(content: Any) -> tuple[str, str]:
 _CHAT_CHUNK = "chat.completion.chunk"
 
 
+MEDIA = re.compile(rb'"(?:audio|image_url)"\s*+:\s*+\{')
+"""Finds sound and pictures in an answer (openai-python, ChatCompletionAudio; `pictures`)."""
+
+
 class StreamScan(EventScan):
     """Follows one streamed answer of completions or chat. `is_done`: `[DONE]` has come.
 
@@ -378,6 +386,7 @@ class StreamScan(EventScan):
 
     READER = ChatReader
     THINKS = reported_usage.REASONING
+    MEDIA = MEDIA
     MATTERS = re.compile(
         rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)|"url_citation"'
         rb'|"(?:executed_tools|web_search)"\s*:\s*\['

@@ -111,6 +111,9 @@ _REQUEST_FAULTS = re.compile(
 )
 """Codes of a failed response that blame the request (openai-openapi, ResponseErrorCode). They come without a type."""
 
+_UNDECIDED = "auto"
+"""The service of a response before the upstream has chosen one."""
+
 MAX_ITEMS = 100
 """Items of one answer that are bound to its key, at most."""
 
@@ -156,6 +159,7 @@ class ResponsesReader(AnswerReader):
         response: dict[str, Any] = given if isinstance(given, dict) else {}
         if kind in ITEM_ENDS and isinstance(item, dict) and len(self._output) < member_reader.MAX_ITEMS:
             self._output.append({name: item[name] for name in _MEMBERS & item.keys()})
+            self.named = self.named._replace(more=units.counts(_tools({"output": self._output})[0]))
         if kind in HEADS or kind in ENDS:
             self._head(response)
         if kind not in ENDS:
@@ -181,6 +185,8 @@ class ResponsesReader(AnswerReader):
             self.id = response["id"]
         if isinstance(response.get("model"), str):
             self.model = response["model"]
+        if (tier := text_of(response.get("service_tier"))) and tier != _UNDECIDED:
+            self.named = self.named._replace(variant=tier)
         if response:
             is_stored = response.get("store") is not False or response.get("background") is True
             self.is_stored = self.is_stored and is_stored
