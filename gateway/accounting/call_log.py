@@ -34,7 +34,7 @@ from .reservation import Reservation
 log = logging.getLogger("gateway")
 
 _ABOVE_CEILING = (
-    "upstream %s, model %s: its usage report has more {} tokens than the call can have used (call %s); the call is "
+    "upstream %s, model %s: its usage report has more {} than the call can have used (call %s); the call is "
     "charged up to the ceiling and marked estimated. Compare the upstream's bill with `gateway usage --compare`, and "
     "report it to the upstream or remove the route. Logged once; gateway_usage_implausible_total counts all."
 )
@@ -44,8 +44,8 @@ _ABOVE_WHOLE = (
     "all."
 )
 _DOUBT = {
-    "prompt": _ABOVE_CEILING.format("prompt"),
-    "completion": _ABOVE_CEILING.format("completion"),
+    "prompt": _ABOVE_CEILING.format("prompt tokens"),
+    "completion": _ABOVE_CEILING.format("completion tokens"),
     "cached": _ABOVE_WHOLE.format("cached", "prompt"),
     "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
 }
@@ -265,7 +265,7 @@ class CallLog:
         upstream, model = self.route.upstream if self.route else "", self.call.label_model
         for kind in kinds:
             if self._accounting.telemetry.doubted(upstream, model, kind):
-                log.warning(_DOUBT[kind], upstream, model, self.call.id)
+                log.warning(_DOUBT.get(kind) or _ABOVE_CEILING.format(kind), upstream, model, self.call.id)
 
     # -------------------------------------------------------------------------------------------------------- the end
 

@@ -67,8 +67,8 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     params = rules.read(document, body, find_counter(body.model))
     if names_cache(document):
         raise InvalidRequest(
-            "Unsupported parameter: 'cachedContent' names something that the upstream keeps, which the gateway does not "
-            "serve. Send the content itself.",
+            "Unsupported parameter: 'cachedContent' names something that the upstream keeps, which the gateway does "
+            "not serve. Send the content itself.",
             param="cachedContent",
             code="unsupported_parameter",
         )

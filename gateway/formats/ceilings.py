@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gateway.records import Params
+from gateway import units
+from gateway.records import Params, Usage
 
 from .reader import objects_of
 
@@ -25,6 +26,9 @@ of audio has 115,200, at 32 a second."""
 _MEDIA_TOKENS: Mapping[str, int] = {"inlinedata": 131_072, "filedata": 1_048_576}
 """Most tokens of a part of Gemini's contents, by its name in lower case without underscores."""
 
+SESSION_OUTPUT = 131_072
+"""Most tokens of a response of a Realtime session: the largest context of its models."""
+
 ADDED_TEXT_TOKENS = 1_048_576
 """A file, a film, or the results of a search: the largest context of common models."""
 
@@ -36,6 +40,17 @@ _ADDING_MEMBERS = frozenset({
 """Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere, DashScope;
 Anthropic's servers of tools and the skills of a container: anthropic-sdk-python,
 `types/beta/message_create_params.py`)."""
+
+KNOWN_FACTOR = 4
+"""How much more than what a request states may be made or heard: sound of few bits, results beyond those asked for."""
+
+_UNIT_CEILINGS: Mapping[str, int] = {
+    "web_searches": 1_000, "maps_searches": 1_000, "search_sources": 1_000, "tool_calls": 1_000,
+    "file_searches": 1_000, "containers": 1_000, "search_units": 1_000, "images": 1_000,
+    "image_tool_in": ADDED_TEXT_TOKENS, "image_tool_out": ADDED_TEXT_TOKENS, "audio_ms": 3_600_000,
+}  # fmt: skip
+"""Most units beside tokens that an answer is believed to have, besides those that its request states. The longest
+research makes some hundred searches."""
 
 _GEMINI_MEMBERS = ("contents", "content", "requests", "systemInstruction", "system_instruction")
 """The members with the parts of a prompt: of generateContent, embedContent and batchEmbedContents."""
@@ -58,6 +73,27 @@ def prompt_ceiling(size: int, params: Params) -> int:
     """The most tokens of the prompt of a request of `size` bytes: never less than what was reserved for it, which has
     the tokens of what the request only names."""
     return max(size + PROMPT_ALLOWANCE, params.prompt_tokens) + added_tokens(params)
+
+
+def most_units(of: units.Counts, stated: units.Counts) -> units.Counts:
+    """The units beside tokens that can be true, of those of a report. `stated`: those of the request."""
+    most = _UNIT_CEILINGS
+    if not any(name in most and count > most[name] for name, count in of):
+        return of
+    known = dict(stated)
+    return units.counts({
+        name: min(count, most[name] + KNOWN_FACTOR * known.get(name, 0)) if name in most else count
+        for name, count in of
+    })  # fmt: skip
+
+
+def session_usage(report: Usage, output_limit: int) -> Usage:
+    """A report of a response of a Realtime session, of which no request has the prompt, or what of it can be true."""
+    prompt = min(report.prompt_tokens, ADDED_TEXT_TOKENS)
+    output = min(report.completion_tokens, output_ceiling(max(output_limit, SESSION_OUTPUT)))
+    if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
+        return report
+    return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated")
 
 
 def added_tokens(params: Params) -> int:

@@ -160,8 +160,8 @@ def most_nusd(
 def dearest_units(
     price: Price, prompt_tokens: int, time: float, variant: str, may_use: Callable[[str], bool]
 ) -> tuple[str, str]:
-    """The units in which tokens of the prompt, which no cache had, and of the completion cost most: `prompt` and `completion`, or one that
-    the call can use and that has a dearer row."""
+    """The units in which tokens of the prompt, which no cache had, and of the completion cost most: `prompt` and
+    `completion`, or one that the call can use and that has a dearer row."""
     tiers = price.plan.tiers(variant, time)
     if tiers is None:
         return "prompt", "completion"

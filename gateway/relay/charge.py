@@ -40,7 +40,7 @@ from typing import Any, NamedTuple
 
 from gateway import units
 from gateway.formats import reported_usage, token_rule
-from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, prompt_ceiling
+from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE, most_units, prompt_ceiling
 from gateway.formats.format import NO_TEXT, Scan
 from gateway.formats.reported_usage import PlainText
 from gateway.formats.table import FORMATS
@@ -235,9 +235,12 @@ class SentRequest(NamedTuple):
             reasons = report.reasoning_tokens > 0 or self.may_reason
             if output > self.output_ceiling(0, reasons=reasons):
                 output = min(output, self.output_ceiling(count_shown(), reasons=reasons))
-        if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
+        more = report.more and most_units(report.more, self.call.params.units)
+        if (prompt, output, more) == (report.prompt_tokens, report.completion_tokens, report.more):
             return report
-        return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated", parts=())
+        return report._replace(
+            prompt_tokens=prompt, completion_tokens=output, source="estimated", more=more, parts=()
+        )  # fmt: skip
 
     @property
     def may_reason(self) -> bool:
@@ -446,10 +449,12 @@ def _in_priced_units(call: Call, counted: Usage, made: int = 0) -> Usage:
 
 
 def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
-    """The kinds of tokens of which not all are believed."""
-    if report[:4] == believed[:4]:
+    """The kinds of tokens, and the other units, of which not all are believed."""
+    if report[:4] == believed[:4] and report.more == believed.more:
         return ()
-    return tuple([kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other])
+    left = dict(believed.more)
+    beside = [name for name, count in report.more if units.UNITS[name].part_of is None and count > left.get(name, 0)]
+    return (*[kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other], *beside)
 
 
 def _is_plausible(call: Call, report: Usage, *, has_text: bool) -> bool:

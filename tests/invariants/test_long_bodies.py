@@ -39,7 +39,8 @@ SHORT = "reads values that stand-ins keep: texts, numbers and names of at most 5
 PASSES = "hands the members to functions that are listed here or judged by the tests below"
 READERS = {
     "api.acting_tools.acts": FACTS, "api.capabilities._dropped": FACTS, "api.capabilities._refusal": FACTS,
-    "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS, "api.file_ids.names_cache": WHOLE, "api.json_document.replace": FACTS,
+    "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS, "api.file_ids.names_cache": WHOLE,
+    "api.json_document.replace": FACTS,
     "api.json_document.spans": WHOLE, "api.large_body.brief": WHOLE, "api.large_body.with_first": FACTS,
     "api.prompt_tokens._bytes_of": WHOLE, "api.prompt_tokens.chat": WHOLE, "api.prompt_tokens.response": WHOLE,
     "api.validate.read": WHOLE, "api.validate.restrict": SHORT, "wings.translate.bridges._of_large": FACTS,
@@ -52,7 +53,8 @@ READERS = {
     "wings.translate.messages_answer.MessageWriter.__init__": REWRITES,
     "wings.translate.responses_answer._new_object": REWRITES, "wings.stored.formats._ceilings": WHOLE,
     "wings.stored.formats._read": WHOLE, "wings.stored.formats._read_messages": WHOLE,
-    "formats.anthropic.request._count": WHOLE, "formats.anthropic.request._message": WHOLE, "formats.anthropic.request._prompt": WHOLE,
+    "formats.anthropic.request._count": WHOLE,
+    "formats.anthropic.request._message": WHOLE, "formats.anthropic.request._prompt": WHOLE,
     "formats.ceilings.added_tokens": FACTS,
     "formats.gemini.embeddings._changes": SHORT, "formats.gemini.embeddings._params": WHOLE,
     "formats.gemini.embeddings._read": WHOLE, "formats.gemini.embeddings._read_batch": WHOLE,

@@ -27,6 +27,7 @@ from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
 from gateway.formats import token_rule
+from gateway.formats.ceilings import session_usage
 from gateway.formats.reader import text_of
 from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
@@ -275,7 +276,7 @@ class ResponseAccounts:
             response = self._running.pop(name or "", None)
             if response is None:
                 response = await self._next()
-        usage = end.usage
+        usage = None if end.usage is None else session_usage(end.usage, output_limit(response.log.call))
         if usage is None or (response.has_shown and not usage.completion_tokens):
             usage = self._estimate(response, Ending.ERROR if end.is_failed else Ending.WHOLE)
         self._note_report(usage, response.sent)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gateway.accounting.deferral import Deferral
 from gateway.chunked import Turns, portions
 from gateway.formats import reported_usage
+from gateway.formats.ceilings import most_units
 from gateway.formats.format import LONG_ANSWER, BatchFormat, BatchLine, ReadsLine
 from gateway.formats.reader import ERRORS, HAS_ERROR
 from gateway.formats.reason_cleaner import ReasonCleaner
@@ -127,10 +128,13 @@ class BatchTotals:
             more += REASONING_ALLOWANCE if report.reasoning_tokens else 0
             most, left = most + more, left + more
         output = min(report.completion_tokens, most, left)
+        units = most_units(report.more, ())
         self._left = [self._left[0] - prompt, left - output]
-        if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
+        if (prompt, output, units) == (report.prompt_tokens, report.completion_tokens, report.more):
             return reported_usage.coherent(report)
-        usage = report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated", parts=())
+        usage = report._replace(
+            prompt_tokens=prompt, completion_tokens=output, source="estimated", more=units, parts=()
+        )
         return reported_usage.coherent(usage)
 
     def _in_batch(self, report: Usage) -> Usage:
