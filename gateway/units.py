@@ -64,6 +64,8 @@ UNITS: Mapping[str, Unit] = {
     "seconds": Unit("Seconds of a video or a sound that a task makes."),
 }
 
+BESIDE = frozenset([name for name, unit in UNITS.items() if unit.part_of is None])
+
 ALL = 2**53
 """More than any count: with `within`, all tokens of the prompt or of the completion."""
 

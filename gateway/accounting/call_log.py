@@ -43,9 +43,8 @@ _ABOVE_WHOLE = (
     "the record has the smaller number. Report it to the upstream. Logged once; gateway_usage_implausible_total counts "
     "all."
 )
+_TOKENS = {"prompt": "prompt tokens", "completion": "completion tokens"}
 _DOUBT = {
-    "prompt": _ABOVE_CEILING.format("prompt tokens"),
-    "completion": _ABOVE_CEILING.format("completion tokens"),
     "cached": _ABOVE_WHOLE.format("cached", "prompt"),
     "reasoning": _ABOVE_WHOLE.format("reasoning", "completion"),
 }
@@ -265,7 +264,9 @@ class CallLog:
         upstream, model = self.route.upstream if self.route else "", self.call.label_model
         for kind in kinds:
             if self._accounting.telemetry.doubted(upstream, model, kind):
-                log.warning(_DOUBT.get(kind) or _ABOVE_CEILING.format(kind), upstream, model, self.call.id)
+                log.warning(
+                    _DOUBT.get(kind) or _ABOVE_CEILING.format(_TOKENS.get(kind, kind)), upstream, model, self.call.id
+                )
 
     # -------------------------------------------------------------------------------------------------------- the end
 

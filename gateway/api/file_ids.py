@@ -22,15 +22,13 @@ SCHEMAS = frozenset({"properties", "$defs", "definitions"})
 """Members of a JSON Schema whose names are those of a tool's parameters."""
 
 _FOLDED = frozenset(map(folded, NAMES))
-_CACHES = frozenset({"cachedcontent"})
 _LONGEST = 64
 """Characters of a name that can be one of these: fields with brackets among them."""
 
 _FEW = 16
 _NESTED = (dict, list)
 _MAY_NAME = re.compile(r"file[_ -]?id|\\u", re.IGNORECASE)
-_MAY_CACHE = re.compile(r"cached[_ -]?content|\\u", re.IGNORECASE)
-"""Each matches each ASCII text that has such a name. They accept escapes, because JSON may write any letter as one."""
+"""Matches each ASCII text that names a file. It accepts escapes, because JSON may write any letter as one."""
 
 
 def named_files(document: Document) -> list[str]:
@@ -43,19 +41,8 @@ def named_files(document: Document) -> list[str]:
     return list(dict.fromkeys(ids_in(document.members)))
 
 
-def names_cache(document: Document) -> bool:
-    """Whether a body names a cache that the upstream keeps (Gemini's `cachedContent`, also of its chat: ai.google.dev,
-    "OpenAI compatibility", `extra_body`)."""
-    text = document.text
-    if text.isascii() and not _MAY_CACHE.search(text):
-        return False
-    return any(True for _ in ids_in(document.members, _CACHES, _MAY_CACHE))
-
-
-def ids_in(
-    members: dict[str, Any], names: frozenset[str] = _FOLDED, may_name: re.Pattern[str] = _MAY_NAME
-) -> Iterator[str]:
-    """The ids that these members have under these names, those of files, in their order."""
+def ids_in(members: dict[str, Any]) -> Iterator[str]:
+    """The ids of files that these members name, in their order."""
     waiting: list[tuple[str, Any]] = [("", members)]
     while waiting:
         under, value = waiting.pop()
@@ -63,7 +50,7 @@ def ids_in(
             waiting.extend([("", each) for each in reversed(value) if each and isinstance(each, _NESTED)])
             continue
         if under not in SCHEMAS:
-            for name in _names_in(value, names, may_name):
+            for name in _names_in(value):
                 yield from texts_in(value[name])
         is_use = value.get("type") == "tool_use"  # the arguments of a tool are its own
         for name, each in reversed(value.items()):
@@ -71,19 +58,19 @@ def ids_in(
                 waiting.append((name, each))
 
 
-def _names_in(value: dict[str, Any], names: frozenset[str], may_name: re.Pattern[str]) -> list[str]:
-    """Those of these names that an object has. A large one is not looked at name by name without need."""
+def _names_in(value: dict[str, Any]) -> list[str]:
+    """The names of files among those of an object. Those of a large one are not looked at one by one without need."""
     if len(value) > _FEW:
-        given = "\n".join(value)
-        if given.isascii() and not may_name.search(given):
+        names = "\n".join(value)
+        if names.isascii() and not _MAY_NAME.search(names):
             return []
-    return [name for name in value if len(name) <= _LONGEST and _is_name(name, names)]
+    return [name for name in value if len(name) <= _LONGEST and _is_name(name)]
 
 
 @lru_cache(maxsize=4096)
-def _is_name(name: str, names: frozenset[str]) -> bool:
+def _is_name(name: str) -> bool:
     whole = outer(name)
-    return folded(name) in names or (whole != name and folded(whole) in names)
+    return folded(name) in _FOLDED or (whole != name and folded(whole) in _FOLDED)
 
 
 def texts_in(given: Any) -> Iterator[str]:

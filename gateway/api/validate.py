@@ -11,6 +11,8 @@ accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would tak
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -22,7 +24,6 @@ from gateway.records import Document, Params
 from gateway.spelling import compatible
 
 from . import prompt_tokens, validation_errors
-from .file_ids import names_cache
 from .json_document import parse
 from .other_models import for_routers
 from .prompt_tokens import Counter, FindsCounter
@@ -30,6 +31,10 @@ from .schema import Body, Generation, StreamOptions
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
 Reads = Callable[[Document, Any, Counter | None], Params]
+
+
+_CACHE = re.compile(r'"cached_?content"\s*:\s*\[?\s*"[^"]*cachedcontents/', re.IGNORECASE)
+"""Finds a cache that Gemini keeps, which its chat takes in `extra_body` (ai.google.dev, "OpenAI compatibility")."""
 
 
 class Rules:
@@ -65,13 +70,9 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     except ValidationError as error:
         raise _with_path(rules.explain(error), document.members) from None
     params = rules.read(document, body, find_counter(body.model))
-    if names_cache(document):
-        raise InvalidRequest(
-            "Unsupported parameter: 'cachedContent' names something that the upstream keeps, which the gateway does "
-            "not serve. Send the content itself.",
-            param="cachedContent",
-            code="unsupported_parameter",
-        )
+    if _CACHE.search(json.dumps(document.members) if "\\u" in document.text else document.text):
+        text = "Unsupported parameter: 'cachedContent' is kept at the upstream. Send the content itself."
+        raise InvalidRequest(text, param="cachedContent", code="unsupported_parameter")
     if others:
         params = params._replace(other_models=tuple(dict.fromkeys((*params.other_models, *others))))
     return params

@@ -26,38 +26,24 @@ of audio has 115,200, at 32 a second."""
 _MEDIA_TOKENS: Mapping[str, int] = {"inlinedata": 131_072, "filedata": 1_048_576}
 """Most tokens of a part of Gemini's contents, by its name in lower case without underscores."""
 
-SESSION_OUTPUT = 131_072
-"""Most tokens of a response of a Realtime session: the largest context of its models."""
-
 ADDED_TEXT_TOKENS = 1_048_576
 """A file, a film, or the results of a search: the largest context of common models."""
 
 _ADDING_MEMBERS = frozenset({
     "web_search_options", "search_parameters", "plugins", "data_sources", "documents", "file_ids",
     "previous_response_id", "conversation", "cachedContent", "cached_content", "mcp_servers", "container",
-    "enable_search", "web_fetch_options", "extra_body", "preset", "thread",
+    "enable_search", "web_fetch_options", "extra_body", "preset",
 })  # fmt: skip
 """Members with which an upstream reads more than the request (OpenAI, xAI, OpenRouter, Azure, Cohere, DashScope;
-Anthropic's servers of tools and the skills of a container: anthropic-sdk-python,
-`types/beta/message_create_params.py`)."""
+Anthropic's servers of tools and skills of a container: anthropic-sdk, `types/beta/message_create_params.py`)."""
 
-KNOWN_FACTOR = 4
-"""How much more than what a request states may be made or heard: sound of few bits, results beyond those asked for."""
-
-_UNIT_CEILINGS: Mapping[str, int] = {
-    "web_searches": 1_000, "maps_searches": 1_000, "search_sources": 1_000, "tool_calls": 1_000,
-    "file_searches": 1_000, "containers": 1_000, "search_units": 1_000, "images": 1_000,
-    "image_tool_in": ADDED_TEXT_TOKENS, "image_tool_out": ADDED_TEXT_TOKENS, "audio_ms": 3_600_000,
-}  # fmt: skip
-"""Most units beside tokens that an answer is believed to have, besides those that its request states. The longest
-research makes some hundred searches."""
+KNOWN_FACTOR, MOST_UNITS = 4, 1_000
+_MORE_UNITS = {"image_tool_in": ADDED_TEXT_TOKENS, "image_tool_out": ADDED_TEXT_TOKENS, "audio_ms": 3_600_000}
+"""Most units beside tokens are `KNOWN_FACTOR` times those that a request states and these more, else `MOST_UNITS` more:
+the longest research makes some hundred searches."""
 
 _GEMINI_MEMBERS = ("contents", "content", "requests", "systemInstruction", "system_instruction")
 """The members with the parts of a prompt: of generateContent, embedContent and batchEmbedContents."""
-
-_SOUND_TOKENS = _PART_TOKENS["input_audio"]
-"""Most tokens of the sound of an earlier answer, which a message names (openai-python, `Audio` of
-ChatCompletionAssistantMessageParam)."""
 
 _COMPACTED = frozenset({"compaction", "compaction_summary", "reasoning"})
 """Items of a response whose bytes are no measure of their tokens, because they are encrypted."""
@@ -76,23 +62,17 @@ def prompt_ceiling(size: int, params: Params) -> int:
 
 
 def most_units(of: units.Counts, stated: units.Counts) -> units.Counts:
-    """The units beside tokens that can be true, of those of a report. `stated`: those of the request."""
-    most = _UNIT_CEILINGS
-    if not any(name in most and count > most[name] for name, count in of):
-        return of
+    """The units of a report, those beside tokens as far as they can be true. `stated`: those of the request."""
     known = dict(stated)
-    return units.counts({
-        name: min(count, most[name] + KNOWN_FACTOR * known.get(name, 0)) if name in most else count
-        for name, count in of
-    })  # fmt: skip
+    most = {name: KNOWN_FACTOR * known.get(name, 0) + _MORE_UNITS.get(name, MOST_UNITS) for name in units.BESIDE}
+    return units.counts({name: min(count, most.get(name, count)) for name, count in of})
 
 
-def session_usage(report: Usage, output_limit: int) -> Usage:
-    """A report of a response of a Realtime session, of which no request has the prompt, or what of it can be true."""
-    prompt = min(report.prompt_tokens, ADDED_TEXT_TOKENS)
-    output = min(report.completion_tokens, output_ceiling(max(output_limit, SESSION_OUTPUT)))
-    if (prompt, output) == (report.prompt_tokens, report.completion_tokens):
+def session_usage(report: Usage) -> Usage:
+    """A report of a response of a Realtime session, whose prompt is in no request, or what of it can be true."""
+    if max(report[:2]) <= ADDED_TEXT_TOKENS:
         return report
+    prompt, output = [min(count, ADDED_TEXT_TOKENS) for count in report[:2]]
     return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated")
 
 
@@ -116,7 +96,7 @@ def added_tokens(params: Params) -> int:
     contents = [each.get(name) for each in messages for name in ("content", "output")]
     parts = [part for content in contents for part in objects_of(content)]
     tokens = sum([_PART_TOKENS.get(str(part.get("type")), ADDED_TEXT_TOKENS) for part in parts])
-    tokens += _SOUND_TOKENS * sum([each.get("audio") is not None for each in messages])
+    tokens += _PART_TOKENS["input_audio"] * sum(["audio" in each for each in messages])  # of earlier answers
     kinds = [each.get("type") for each in messages]
     pictures = kinds.count("image_generation_call") + sum([len(objects_of(each.get("images"))) for each in messages])
     tokens += _PART_TOKENS["image_url"] * pictures

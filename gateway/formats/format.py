@@ -104,7 +104,7 @@ class Scan:
     has_media = False
     """Whether some of the answer is sound or a picture."""
     named: Usage = Usage()
-    """What events have named so far beside reports: units, the service, and prompts that the upstream added."""
+    """The units, the service and the prompts of searches that events have named so far beside reports."""
     has_begun = False
     """Whether any data other than comments and an error arrived."""
     is_at_start = False

@@ -30,7 +30,7 @@ class AnswerReader:
     counts_output = True
     """Whether the newest report counts the output."""
     named: Usage = Usage()
-    """What the answer has named so far beside its reports: units, the service, and prompts of its own searches."""
+    """The units, the service and the prompts of searches that the answer has named so far beside its reports."""
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         """Take the facts of one object; return the usage so far if this is a report of it."""

@@ -159,17 +159,11 @@ def most_nusd(
 
 def dearest_units(
     price: Price, prompt_tokens: int, time: float, variant: str, may_use: Callable[[str], bool]
-) -> tuple[str, str]:
-    """The units in which tokens of the prompt, which no cache had, and of the completion cost most: `prompt` and
-    `completion`, or one that the call can use and that has a dearer row."""
+) -> list[str]:
+    """The units in which tokens of the prompt, which no cache had, and of the completion cost most."""
     tiers = price.plan.tiers(variant, time)
-    if tiers is None:
-        return "prompt", "completion"
-    rates = _tier(tiers, prompt_tokens).rates
-    return (
-        _dearest(rates, "prompt", _OF_FRESH, may_use)[0],
-        _dearest(rates, "completion", _OF_COMPLETION, may_use)[0],
-    )
+    rates, parts = _tier(tiers, prompt_tokens).rates if tiers else {}, (_OF_FRESH, _OF_COMPLETION)
+    return [_dearest(rates, whole, of, may_use)[0] for whole, of in zip(("prompt", "completion"), parts, strict=True)]
 
 
 def _dearest(rates: Rates, whole: str, parts: Sequence[str], may_use: Callable[[str], bool]) -> tuple[str, int]:

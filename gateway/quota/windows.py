@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -350,7 +350,7 @@ def _no_number(call: Call) -> InvalidRequest:
 
 def not_priced(call: Call) -> ModelNotPriced:
     """The refusal of a call whose price is unknown: that of the variant, or of the whole model."""
-    return ModelNotPriced(call.params.model, "" if call.model.price is None else variant(call.params))
+    return ModelNotPriced(call.params.model, "" if call.model.price is None else variants_of(call.params)[0])
 
 
 def _amount(call: Call, unit: Unit, prompt_tokens: int, output_tokens: int) -> int | None:
@@ -381,13 +381,13 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
         return max(known) if len(known) == len(alone) else None
     if price is None or price.nusd_per_million is not None:
         return pricing.cost_nusd(price, Usage(prompt_tokens, output_tokens))
-    params, variants = call.params, [variant(call.params), *_of_fallbacks(call.params)]
+    params, variants = call.params, variants_of(call.params)
     if params.lines:  # each may be served in a region, which has a price of its own
         variants += [name for name in price.plan.at(call.started) if name.startswith(f"{variants[0]}-")]
     dearest = 0
     for each in variants:
         most = pricing.most_nusd(
-            price, prompt_tokens, output_tokens, call.started, each, lambda unit: _may_use(call, price, unit),
+            price, prompt_tokens, output_tokens, call.started, each, partial(_may_use, call, price),
             params.units,
         )  # fmt: skip
         if most is None:
@@ -398,45 +398,34 @@ def most_nusd(call: Call, prompt_tokens: int, output_tokens: int) -> int | None:
 
 
 def at_dearest(call: Call, usage: Usage, prompt: int, completion: int) -> Usage:
-    """The usage with this many tokens of its prompt and of its completion, of which nothing is known but their number,
-    in the units in which they cost most, as they were reserved."""
+    """The usage with these tokens of its prompt and of its completion, of which only the number is known, in the units
+    in which they cost most: as they were reserved."""
     price = call.model.price
-    if price is None or price.nusd_per_million is not None or not (prompt or completion):
+    if price is None or price.nusd_per_million is not None:
         return usage
-    of_prompt, of_completion = pricing.dearest_units(
-        price, usage.prompt_tokens, call.started, usage.variant, lambda unit: _may_use(call, price, unit)
-    )
-    more = dict(usage.more)
-    for unit, count in ((of_prompt, prompt), (of_completion, completion)):
-        if unit in units.UNITS and count:
-            more[unit] = more.get(unit, 0) + count
-    reasoning = completion if of_completion == "reasoning" else 0
-    return usage._replace(reasoning_tokens=max(usage.reasoning_tokens, reasoning), more=units.counts(more))
+    of = pricing.dearest_units(price, usage.prompt_tokens, call.started, usage.variant, partial(_may_use, call, price))
+    found = {name: count for name, count in zip(of, (prompt, completion), strict=True) if name in units.UNITS}
+    usage = usage._replace(more=units.total([usage.more, units.counts(found)]))
+    return usage._replace(reasoning_tokens=completion) if of[1] == "reasoning" else usage
 
 
-def variant(params: Params) -> str:
-    """The variant of the price that a request asks for."""
+def variants_of(params: Params) -> list[str]:
+    """The variants of the price that a request asks for: the first for itself, others for fallbacks of a message
+    (anthropic-sdk, BetaFallbackParam)."""
     members = params.document.members
     asked = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
     asked = asked or members.get("serviceTier")  # Gemini's, with a prefix at times (google-genai, ServiceTier)
     asked = asked.lower().removeprefix("service_tier_") if isinstance(asked, str) else ""
-    return variant_of(asked, members.get("inference_geo"))
-
-
-def _of_fallbacks(params: Params) -> list[str]:
-    """The variants that fallbacks of a message ask for (anthropic-sdk, BetaFallbackParam)."""
-    members = params.document.members
     given = members.get("fallbacks")
-    is_fast = any(isinstance(each, dict) and each.get("speed") == "fast" for each in given or ()) if given else False
-    return [variant_of("fast", members.get("inference_geo"))] if is_fast else []
+    fallbacks = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
+    asked_for = [asked, *["fast" for each in fallbacks if each.get("speed") == "fast"]]
+    return [variant_of(each, members.get("inference_geo")) for each in asked_for]
 
 
-_FILES = ("filedata", "file_data")
-"""Parts of Gemini that are a file of any kind."""
 _WORDS: Mapping[str, tuple[str, ...]] = {
-    "cache_write": ("cache_control",), "cache_write_1h": ('"1h"', '"12h"'), "audio_in": ("audio", *_FILES),
-    "audio_out": ("audio",), "image_in": ("image", *_FILES), "cached_audio": ("audio", *_FILES),
-    "cached_image": ("image", *_FILES), "video_in": ("video", *_FILES),
+    "cache_write": ("cache_control",), "cache_write_1h": ('"1h"', '"12h"'), "audio_in": ("audio", "file"),
+    "audio_out": ("audio",), "image_in": ("image", "file"), "cached_audio": ("audio", "file"),
+    "cached_image": ("image", "file"), "video_in": ("video", "file"),
 }  # fmt: skip
 """Words of which one, in any case, is in every body of a call that can use a unit. It may be there for another reason,
 too: then more is reserved, never less. Pictures are also made by models that are not asked for one."""

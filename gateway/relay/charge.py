@@ -3,31 +3,22 @@
 1. A report of the upstream counts if it came with the end of the answer, is below the ceilings (`SentRequest`)
    and does not count zero completion tokens although text was shown. The highest report counts. One without a prompt
    gets the prompt's estimate.
-2. Otherwise whatever may have been generated is charged, marked `estimated`: the prompt, as reported or estimated; the
-   output that was shown, but at most the limit that was sent unless more events than that show that it was ignored;
-   never less than a report on the way; and, where more may have been generated unseen, the whole reservation
-   (`_unseen`).
+2. Otherwise what may have been generated is charged, marked `estimated`: the prompt; the output that was shown, at most
+   the limit that was sent unless more events than that were shown; never less than a report on the way; the whole
+   reservation where more may have been generated unseen, or where sound or a picture was shown (`_unseen`). Tokens of
+   which only the number is known cost the dearest row that the call can use, at the service that the answer names, else
+   the request.
 3. `none` means that the attempt cannot have cost anything: see `Ending`.
 4. Several attempts of one call are several costs: accounting/call_log.py adds them.
-5. Sound and images without a report are counted in characters, seconds or images. Where the model has a price for
-   tokens only, tokens are charged instead, and where it has one for the former only, these, marked `estimated`
-   (`_in_priced_units`). A report of less sound than the bytes of the file must have does not count
-   (`_of_possible_length`).
+5. Sound and images without a report are counted in the units that have a price (`_in_priced_units`). A report of less
+   sound than the bytes of the file must have does not count (`_of_possible_length`).
 
 Shown text is counted by the model's tokeniser if it is installed (extra `tokens`), else, and in a long plain answer, by
-formats/token_rule.py, at least one token for each event with text. Unknown remains the output that an upstream
-generated after the last event that arrived of a stream which broke off or was stopped.
+formats/token_rule.py, at least one token for each event with text.
 
-The ceilings bound usage reports. They are generous, so that no true report exceeds one:
-
-1. Prompt: one token per byte of the request, because a token has at least one byte, and `PROMPT_ALLOWANCE` for text
-   that the upstream adds (chat templates, its own instructions), or what was reserved, if that is more; what is not in
-   its bytes (formats/ceilings.py).
-2. Output: twice the limit of all candidates, because upstreams count end tokens and rejected drafts; `SHOWN_FACTOR`
-   tokens for each token that formats/token_rule.py counts in the answer, because some upstreams ignore the limit;
-   `OUTPUT_ALLOWANCE` for pictures, sound and formats; `REASONING_ALLOWANCE` for each candidate that may reason, because
-   some upstreams limit only the text behind the reasoning; the request's bytes if it has a `prediction`, because
-   rejected parts of it are output.
+The ceilings bound usage reports (docs/usage.md has their figures). They are generous, so that no true report exceeds
+one: upstreams count end tokens and rejected drafts, add chat templates and instructions, ignore limits, and limit only
+the text behind the reasoning.
 """
 
 from __future__ import annotations
@@ -162,7 +153,7 @@ class Shown(NamedTuple):
     has_reasoned: bool = False
     model: str | None = None
     named: Usage = Usage()
-    """What the answer names beside its report: units, the service that served it, and prompts of its own searches."""
+    """The units, the service and the prompts of searches that the answer names beside its report."""
     has_media: bool = False
     """Whether some of it is sound or a picture, whose tokens are not counted."""
     is_stream: bool = False
@@ -238,9 +229,8 @@ class SentRequest(NamedTuple):
         more = report.more and most_units(report.more, self.call.params.units)
         if (prompt, output, more) == (report.prompt_tokens, report.completion_tokens, report.more):
             return report
-        return report._replace(
-            prompt_tokens=prompt, completion_tokens=output, source="estimated", more=more, parts=()
-        )  # fmt: skip
+        bounded = report._replace(prompt_tokens=prompt, completion_tokens=output, more=more, parts=())
+        return bounded._replace(source="estimated")
 
     @property
     def may_reason(self) -> bool:
@@ -279,16 +269,11 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
             completion = min(completion, most)
     seen = max(0 if shown.has_media else completion, report.completion_tokens)
     completion = max(completion, report.completion_tokens, _unseen(sent, ending, shown))
-    usage = Usage(
-        (report.prompt_tokens or call.params.prompt_tokens) + named.prompt_tokens,
-        completion,
-        report.cached_tokens,
-        report.reasoning_tokens,
-        "estimated",
-        units.highest(report.more, named.more),
-        report.variant or named.variant or windows.variant(call.params),
-    )
-    usage = windows.at_dearest(call, usage, 0 if report.prompt_tokens else call.params.prompt_tokens, completion - seen)
+    prompt, more = report.prompt_tokens or call.params.prompt_tokens, units.highest(report.more, named.more)
+    variant = report.variant or named.variant or windows.variants_of(call.params)[0]
+    kinds = prompt + named.prompt_tokens, completion, report.cached_tokens, report.reasoning_tokens
+    usage = Usage(*kinds, "estimated", more, variant)
+    usage = windows.at_dearest(call, usage, 0 if report.prompt_tokens else prompt, completion - seen)
     return reported_usage.coherent(usage)
 
 
@@ -410,12 +395,9 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
 
 def _at_asked_service(call: Call, usage: Usage) -> Usage:
     """The usage at the service that the request asked for, where the answer names none and that one is dearer."""
-    asked = windows.variant(call.params)
-    if not asked or call.model.price is None:
-        return usage
-    costs = [pricing.cost_nusd(call.model.price, usage._replace(variant=each), call.started) for each in ("", asked)]
-    is_dearer = None not in costs and (costs[1] or 0) > (costs[0] or 0)
-    return usage._replace(variant=asked) if is_dearer else usage
+    services = ("", windows.variants_of(call.params)[0])
+    costs = [pricing.cost_nusd(call.model.price, usage._replace(variant=each), call.started) or 0 for each in services]
+    return usage._replace(variant=services[1]) if costs[1] > costs[0] else usage
 
 
 _ROUNDED_MS = 1000
@@ -453,7 +435,7 @@ def _doubts(report: Usage, believed: Usage) -> tuple[str, ...]:
     if report[:4] == believed[:4] and report.more == believed.more:
         return ()
     left = dict(believed.more)
-    beside = [name for name, count in report.more if units.UNITS[name].part_of is None and count > left.get(name, 0)]
+    beside = [name for name, count in report.more if name in units.BESIDE and count > left.get(name, 0)]
     return (*[kind for kind, one, other in zip(KINDS, report[:4], believed[:4], strict=True) if one > other], *beside)
 
 

@@ -461,7 +461,11 @@ def test_what_an_account_keeps_is_refused(endpoint: Endpoint, more: dict[str, An
 
 def test_a_cache_in_data_of_functions_passes() -> None:
     tool = {"type": "function", "function": {"name": "f", "parameters": {"properties": {"cachedContent": {}}}}}
-    for more in ({"tools": [tool]}, {"metadata": {"cached_content": "x"}}, {"user": "cachedContent"}):
+    for more in (
+        {"tools": [tool]},
+        {"metadata": {"cached_content": "x"}},
+        {"user": '"cachedContent": "cachedContents/1"'},
+    ):
         FORMATS["chat"].read(json.dumps(MESSAGE | more).encode(), lambda model: None)
 
 

@@ -39,7 +39,7 @@ SHORT = "reads values that stand-ins keep: texts, numbers and names of at most 5
 PASSES = "hands the members to functions that are listed here or judged by the tests below"
 READERS = {
     "api.acting_tools.acts": FACTS, "api.capabilities._dropped": FACTS, "api.capabilities._refusal": FACTS,
-    "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS, "api.file_ids.names_cache": WHOLE,
+    "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS,
     "api.json_document.replace": FACTS,
     "api.json_document.spans": WHOLE, "api.large_body.brief": WHOLE, "api.large_body.with_first": FACTS,
     "api.prompt_tokens._bytes_of": WHOLE, "api.prompt_tokens.chat": WHOLE, "api.prompt_tokens.response": WHOLE,
@@ -66,8 +66,7 @@ READERS = {
     "wings.media.speech.SpeechScan.__init__": SHORT, "wings.media.transcriptions": SHORT,
     "api.other_models.changes": REWRITES,
     "pipeline.request.changed_members": FACTS, "wings.queue.layers._identity": FACTS, "wings.queue.layers._size": FACTS,
-    "quota.windows._may_use": FACTS, "quota.windows._of_fallbacks": SHORT,
-    "quota.windows.variant": SHORT,
+    "quota.windows._may_use": FACTS, "quota.windows.variants_of": SHORT,
     "relay.charge.SentRequest.output_ceiling": SHORT, "relay.charge._is_echo": SHORT,
     "relay.charge.may_reason": SHORT, "relay.exchange.Exchange._scan_by": PASSES,
     "upstream.stickiness._prefix": FACTS, "upstream.stickiness.affinity": SHORT,

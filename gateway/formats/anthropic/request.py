@@ -91,15 +91,11 @@ COUNT = validate.Rules(CountTokens, _count, explain)
 
 
 def _refuse_thread(members: Mapping[str, Any]) -> None:
-    """Refuse a conversation that the upstream keeps for the gateway's account (anthropic-sdk, BetaMessageThreadParam):
-    it may be another key's."""
+    """Refuse a conversation that the upstream keeps for its account (anthropic-sdk, BetaMessageThreadParam)."""
     for name, value in members.items():
         if value is not None and folded(name) == "thread":
-            raise InvalidRequest(
-                f"{name}: Threads are kept at the upstream, which the gateway does not serve. Send all messages.",
-                param=name,
-                code="unsupported_parameter",
-            )
+            text = f"{name}: The gateway serves no conversations that the upstream keeps. Send all messages."
+            raise InvalidRequest(text, param=name, code="unsupported_parameter")
 
 
 def _check_thinking(body: Messages) -> None:

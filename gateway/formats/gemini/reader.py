@@ -22,8 +22,6 @@ TEXT = re.compile(rb'"(?:text|name|code|output)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
 """Generated texts in an answer or an event that are not empty: its one group."""
 
 MEDIA = re.compile(rb'"(?:inlineData|inline_data|fileData|file_data)"\s*+:\s*+\{')
-"""Finds sound and pictures in an answer."""
-
 _COUNTS = ("promptTokenCount", "candidatesTokenCount", "toolUsePromptTokenCount", "thoughtsTokenCount")
 _PROMPT_DETAILS = ("promptTokensDetails", "toolUsePromptTokensDetails", "promptTokenDetails")
 """The last one is that of embeddings (`EmbeddingUsageMetadata`)."""

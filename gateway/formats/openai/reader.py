@@ -262,18 +262,11 @@ class ChatReader(AnswerReader):
         if report is None and ("x_groq" in value or "timings" in value):
             report = _elsewhere(value)
         usage = None if report is None else reported(report, value.get("service_tier"), value.get("provider"))
-        if (paid := self._paid(value.get("service_tier"))) == () or usage is None:
-            return usage
-        return usage._replace(more=units.highest(usage.more, paid))
-
-    def _paid(self, tier: Any) -> units.Counts:
-        """The paid tools so far, which are noted with the service."""
-        paid: units.Counts = ()
+        paid: units.Counts = self.named.more
         if self._is_searched or self._tools:
             paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
-        if paid or tier:
-            self.named = Usage(more=paid, variant=text_of(tier) or self.named.variant)
-        return paid
+        self.named = Usage(more=paid, variant=text_of(value.get("service_tier")) or self.named.variant)
+        return usage if usage is None or not paid else usage._replace(more=units.highest(usage.more, paid))
 
     def _note(self, message: Mapping[str, Any]) -> None:
         cited = [each.get("type") for each in objects(message.get("annotations"))]

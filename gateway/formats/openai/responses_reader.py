@@ -111,9 +111,6 @@ _REQUEST_FAULTS = re.compile(
 )
 """Codes of a failed response that blame the request (openai-openapi, ResponseErrorCode). They come without a type."""
 
-_UNDECIDED = "auto"
-"""The service of a response before the upstream has chosen one."""
-
 MAX_ITEMS = 100
 """Items of one answer that are bound to its key, at most."""
 
@@ -185,7 +182,7 @@ class ResponsesReader(AnswerReader):
             self.id = response["id"]
         if isinstance(response.get("model"), str):
             self.model = response["model"]
-        if (tier := text_of(response.get("service_tier"))) and tier != _UNDECIDED:
+        if (tier := text_of(response.get("service_tier"))) and tier != "auto":  # not chosen yet
             self.named = self.named._replace(variant=tier)
         if response:
             is_stored = response.get("store") is not False or response.get("background") is True

@@ -276,7 +276,7 @@ class ResponseAccounts:
             response = self._running.pop(name or "", None)
             if response is None:
                 response = await self._next()
-        usage = None if end.usage is None else session_usage(end.usage, output_limit(response.log.call))
+        usage = None if end.usage is None else session_usage(end.usage)
         if usage is None or (response.has_shown and not usage.completion_tokens):
             usage = self._estimate(response, Ending.ERROR if end.is_failed else Ending.WHOLE)
         self._note_report(usage, response.sent)

@@ -127,15 +127,12 @@ class BatchTotals:
             more = SHOWN_FACTOR * self._sent.count(self._sent.texts_of(body))
             more += REASONING_ALLOWANCE if report.reasoning_tokens else 0
             most, left = most + more, left + more
-        output = min(report.completion_tokens, most, left)
-        units = most_units(report.more, ())
+        output, most_more = min(report.completion_tokens, most, left), most_units(report.more, ())
         self._left = [self._left[0] - prompt, left - output]
-        if (prompt, output, units) == (report.prompt_tokens, report.completion_tokens, report.more):
+        if (prompt, output, most_more) == (report.prompt_tokens, report.completion_tokens, report.more):
             return reported_usage.coherent(report)
-        usage = report._replace(
-            prompt_tokens=prompt, completion_tokens=output, source="estimated", more=units, parts=()
-        )
-        return reported_usage.coherent(usage)
+        report = report._replace(prompt_tokens=prompt, completion_tokens=output, more=most_more, source="estimated")
+        return reported_usage.coherent(report._replace(parts=()))
 
     def _in_batch(self, report: Usage) -> Usage:
         """The report at the price of batches, or at that of batches in the region that it names, if there is one."""
