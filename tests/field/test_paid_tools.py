@@ -146,7 +146,7 @@ ROWS = [
     Row(
         "searches of an answer without usage", "pydantic/pydantic-ai#8310",
         "the fee is for calls, whether tokens are reported or not", of_responses(search(), search(), usage=None),
-        {"units": {"web_searches": 2}, "usage_source": "estimated"},
+        {"units": {"cache_write": 12, "web_searches": 2}, "usage_source": "estimated"},
     ),
     Row(
         "searches of xAI", "BerriAI/litellm#30817, BerriAI/litellm#39441",
