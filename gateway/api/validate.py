@@ -11,8 +11,6 @@ accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would tak
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -21,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 from gateway.config import Limits
 from gateway.errors import InvalidRequest
 from gateway.records import Document, Params
-from gateway.spelling import compatible
+from gateway.spelling import compatible, folded
 
 from . import prompt_tokens, validation_errors
 from .json_document import parse
@@ -31,10 +29,6 @@ from .schema import Body, Generation, StreamOptions
 
 _Schema = TypeVar("_Schema", bound=BaseModel)
 Reads = Callable[[Document, Any, Counter | None], Params]
-
-
-_CACHE = re.compile(r'"cached_?content"\s*:\s*\[?\s*"[^"]*cachedcontents/', re.IGNORECASE)
-"""Finds a cache that Gemini keeps, which its chat takes in `extra_body` (ai.google.dev, "OpenAI compatibility")."""
 
 
 class Rules:
@@ -70,12 +64,25 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     except ValidationError as error:
         raise _with_path(rules.explain(error), document.members) from None
     params = rules.read(document, body, find_counter(body.model))
-    if _CACHE.search(json.dumps(document.members) if "\\u" in document.text else document.text):
+    if _names_cache(document.members):
         text = "Unsupported parameter: 'cachedContent' is kept at the upstream. Send the content itself."
         raise InvalidRequest(text, param="cachedContent", code="unsupported_parameter")
     if others:
         params = params._replace(other_models=tuple(dict.fromkeys((*params.other_models, *others))))
     return params
+
+
+def _names_cache(members: Mapping[str, Any]) -> bool:
+    """Whether a body names a cache that Gemini keeps, which its chat takes in `extra_body` (ai.google.dev, "OpenAI
+    compatibility"): at the top or in objects there, not in lists such as the messages."""
+    waiting = [members]
+    while waiting:
+        for name, value in waiting.pop().items():
+            if isinstance(value, dict):
+                waiting.append(value)
+            elif folded(name) == "cachedcontent" and "cachedcontents/" in str(value).lower():
+                return True
+    return False
 
 
 def checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:

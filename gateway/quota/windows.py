@@ -430,8 +430,8 @@ _WORDS: Mapping[str, tuple[str, ...]] = {
 """Words of which one, in any case, is in every body of a call that can use a unit. It may be there for another reason,
 too: then more is reserved, never less. Pictures are also made by models that are not asked for one."""
 
-_ESCAPED = re.compile(r"\\u00[2-7]", re.IGNORECASE)
-"""An escape in JSON of a letter, a digit or a sign of ASCII. A body with one may have any word."""
+_ESCAPED = re.compile(r"\\u00(?:3[0-9]|[46][1-9a-f]|[57][0-9a])", re.IGNORECASE)
+"""An escape in JSON of a letter or a digit of ASCII. A body with one may have any word."""
 
 
 def _may_use(call: Call, price: Price, unit: str) -> bool:
