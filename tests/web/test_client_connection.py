@@ -78,7 +78,8 @@ async def test_client_that_takes_nothing_is_cut_off(run: Runs, monkeypatch: pyte
     monkeypatch.setattr(client_connection, "STALLED_S", 1)
     body = b'{"model": "m", "prompt": "x"}'
     """Where the kernel can: elsewhere only a stream's upstream and the room for answers bound what it holds."""
-    async with Scripted(ok_json({"choices": [{"text": "x" * 50_000_000}]})) as upstream:
+    usage = {"prompt_tokens": 1, "completion_tokens": 1}  # or else so long a text is counted
+    async with Scripted(ok_json({"choices": [{"text": "x" * 50_000_000}], "usage": usage})) as upstream:
         loop = asyncio.get_running_loop()
         runner = await run(upstream.url)
         with socket.create_connection(runner.addresses[0]) as client:
