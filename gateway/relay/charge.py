@@ -378,7 +378,7 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
         doubts += _doubts(report, usage)
     if call.params.variant and not usage.variant:
         usage = usage._replace(variant=call.params.variant)
-    elif not usage.variant and not usage.parts:
+    elif not (usage.variant or usage.parts or call.model.price is None or call.model.price.nusd_per_million):
         usage = _at_asked_service(call, usage)
     # Its completion tokens are believed, also if it counts no prompt tokens.
     is_of_something = usage.completion_tokens > 0 or call.params.default_output == 0
