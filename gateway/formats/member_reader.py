@@ -219,14 +219,20 @@ class MemberReader:
             if not self._below and path:
                 self._places[-1] += 1
                 self._expects_name = self._is_object[-1]
+                if self._places[-1] == MAX_ITEMS and not self._expects_name:
+                    self._leave()
+                    self._below = 1  # the rest of the array has nothing that is wanted
         elif self._below:
             self._below -= 1
         elif path:
-            path.pop()
-            self._places.pop()
-            self._is_object.pop()
+            self._leave()
             self._expects_name = False
             self.is_whole = not path
+
+    def _leave(self) -> None:
+        self._path.pop()
+        self._places.pop()
+        self._is_object.pop()
 
 
 F = TypeVar("F")

@@ -33,8 +33,15 @@ from .client_stream import ClientStream, Headers, StreamWriter
 KEPT_SPACE = 4096
 """Bytes of blank space before an answer that a client gets; more of it is left out."""
 
-DECODED_AT_ONCE = 65_536
-"""Bytes of an encoded answer that are taken in one turn of the event loop."""
+TAKEN_AT_ONCE = 65_536
+"""Bytes of an answer that are taken in one turn of the event loop, if they take no longer than `TURN_S`."""
+
+TURN_S = 0.005
+"""Seconds for which one answer is taken in a turn, and its last piece beyond them."""
+
+EVENTS_PIECE, PLAIN_PIECE = 512, 8_192
+"""Bytes of a stream and of a plain answer that are taken without a look at the clock. As comments or empty objects, the
+worst there are, they take some milliseconds."""
 
 _DOWN = ("content-type", "openai-processing-ms", "openai-version")
 """Headers of an upstream's answer that a client sees, beside those of its format and of wings; all others stay here."""
@@ -82,11 +89,11 @@ class Exchange:
         self._waiter: asyncio.Future[Failure | None] | None = None
         self._decoder: Decoder | None = None
         self._decoded_bytes = 0
-        self._encoded: deque[bytes] = deque()
-        """Bytes that have come and are not decoded."""
-        self._pieces: Iterator[bytes] = iter(())
-        """Decoded bytes of them; an empty piece where there are no more."""
-        self._is_decoding = False
+        self._untaken: deque[bytes] = deque()
+        """Bytes that have come and are not taken, nor decoded."""
+        self._pieces: Iterator[bytes] | None = None
+        """Pieces of them, decoded; an empty piece where there are no more."""
+        self._is_behind = False
         """Whether some of them wait for another turn of the event loop, or for the client."""
         self._turn: asyncio.Handle | None = None
         self._late_end: tuple[Failure | None] | None = None
@@ -192,14 +199,14 @@ class Exchange:
         return content_type.startswith("text/event-stream")
 
     def body_received(self, data: bytes) -> None:
-        if self._decoder is not None:
-            self._encoded.append(data)
-            if not self._is_decoding:
-                self._decode()
-            return
         scan = self.scan
-        if scan is None:
-            self._collect(data)
+        if self._decoder is not None or self._is_behind:
+            self._take_later(data)
+        elif scan is None:
+            if len(data) > PLAIN_PIECE:
+                self._take_later(data)
+            else:
+                self._collect(data)
         elif scan.is_at_start and scan.is_alike(data):  # as nearly all is
             client = self._client
             if self.has_passed and self._binding is None and client.writer is not None:
@@ -209,12 +216,14 @@ class Exchange:
             else:
                 self._pass_on(data)
             self._alive_at = client.spoke_at
+        elif len(data) > EVENTS_PIECE:
+            self._take_later(data)
         else:
             self._scan(scan, data)
 
     def ended(self, failure: Failure | None) -> None:
         self.connection = None
-        if self._is_decoding:
+        if self._is_behind:
             self._late_end = (failure,)
         else:
             self._ended(failure)
@@ -298,7 +307,7 @@ class Exchange:
 
     def stop(self) -> None:
         """Discards the answer and aborts its connection."""
-        self._is_decoding, self._late_end = False, None
+        self._is_behind, self._late_end = False, None
         if self._turn is not None:
             self._turn.cancel()
         if self.connection is not None:
@@ -346,22 +355,30 @@ class Exchange:
         try:
             names = ",".join([value for name, value in head.headers if name == "content-encoding"])
             if (decoder := decoder_of(names)) is not None:
-                self._decoder, self._pieces = decoder, self._decoded_pieces(decoder)
+                self._decoder = decoder
         except EncodingFault as fault:
             if head.status == 200:  # of an error, the status suffices
                 self._give_up(Fault.ENCODING, str(fault))
                 return False
         return True
 
-    def _decode(self) -> None:
-        """Take what has come, `DECODED_AT_ONCE` bytes of it in one turn: one piece of the network may hold 64 MB."""
-        self._turn, self._is_decoding = None, False
-        is_held_up, since = False, 0
+    def _take_later(self, data: bytes) -> None:
+        self._untaken.append(data)
+        if not self._is_behind:
+            self._take_on()
+
+    def _take_on(self) -> None:
+        """Take what has come, as much of it as one turn is to take: one piece of the network may hold 64 MB, or
+        thousands of events."""
+        self._turn, self._is_behind = None, False
+        if self._pieces is None:
+            self._pieces = self._untaken_pieces()
+        is_held_up, since, until = False, 0, time.monotonic() + TURN_S
         try:
             while not (self.is_over or is_held_up) and (piece := next(self._pieces)):
                 self._take(piece)
                 since += len(piece)
-                is_held_up = since >= DECODED_AT_ONCE or self._is_held_back
+                is_held_up = since >= TAKEN_AT_ONCE or self._is_held_back or time.monotonic() > until
         except EncodingFault as fault:
             if self.head is not None and self.head.status == 200:
                 self._give_up(Fault.ENCODING, str(fault))
@@ -369,20 +386,27 @@ class Exchange:
                 self.stop()
                 self._finish(None)
         if is_held_up and not self.is_over:
-            self._wait_to_decode()
+            self._wait_for_turn()
         else:
-            self._encoded.clear()
+            self._untaken.clear()
             self._read_on()
 
-    def _decoded_pieces(self, decoder: Decoder) -> Iterator[bytes]:
+    def _untaken_pieces(self) -> Iterator[bytes]:
         while True:
-            while self._encoded:
-                yield from decoder.decode(self._encoded.popleft())
+            while self._untaken:
+                data = self._untaken.popleft()
+                for whole in (data,) if self._decoder is None else self._decoder.decode(data):
+                    at = 0
+                    while at < len(whole):
+                        size = PLAIN_PIECE if self.scan is None else EVENTS_PIECE
+                        yield whole[at : at + size]
+                        at += size
             yield b""
 
     def _take(self, piece: bytes) -> None:
-        self._decoded_bytes += len(piece)
-        self._decoded(piece)
+        if self._decoder is not None:
+            self._decoded_bytes += len(piece)
+            self._decoded(piece)
         if self.scan is None:
             self._collect(piece)
         elif self._decoded_bytes > self.attempt.max_response_bytes:
@@ -390,12 +414,12 @@ class Exchange:
         else:
             self._scan(self.scan, piece)
 
-    def _wait_to_decode(self) -> None:
-        self._is_decoding = True
+    def _wait_for_turn(self) -> None:
+        self._is_behind = True
         if self.connection is not None:
-            self.connection.pause_reading()
+            self.connection.pause_reading(by_client=self._is_held_back)
         if not self._is_held_back and self._turn is None:
-            self._turn = self._loop.call_soon(self._decode)
+            self._turn = self._loop.call_soon(self._take_on)
 
     def _read_on(self) -> None:
         """All that has come is taken."""
@@ -550,8 +574,8 @@ class Exchange:
     def _resume(self) -> None:
         self._is_held_back = False
         self._alive_at = self._clock()
-        if self._is_decoding:
-            self._wait_to_decode()
+        if self._is_behind:
+            self._wait_for_turn()
         elif self.connection is not None:
             self.connection.resume_reading()
 

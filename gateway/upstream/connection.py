@@ -130,6 +130,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_active_at",
         "_buffer",
+        "_came",
         "_connected_at",
         "_exchanges",
         "_expires_at",
@@ -173,6 +174,7 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._receiver: Receiver | None = None
+        self._came: list[bytes] = []  # pieces of body of this read
         self._header_names: list[bytes] = []
         self._header_values: list[bytes] = []
         self._interim_bytes = 0  # size of the interim heads
@@ -293,11 +295,14 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(piece)
         self._loop.call_soon(self._write_more)
 
-    def pause_reading(self) -> None:
-        """Stop reading the socket. Bytes that were already read (at most one buffer) are still delivered."""
-        if self._state in _ANSWERING and self._transport is not None and not self._is_paused:
-            self._is_paused = self._was_paused = True
-            self._transport.pause_reading()
+    def pause_reading(self, *, by_client: bool = True) -> None:
+        """Stop reading the socket. Bytes that were already read (at most one buffer) are still delivered. `by_client`:
+        a later failure may be due to the pause."""
+        if self._state in _ANSWERING and self._transport is not None:
+            self._was_paused = self._was_paused or by_client
+            if not self._is_paused:
+                self._is_paused = True
+                self._transport.pause_reading()
 
     def resume_reading(self) -> None:
         """Continue to read. The pause does not count toward the idle timeout."""
@@ -377,7 +382,9 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._parser.feed_data(buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
+            self._hand_over()
             self._parser_stopped(error)
+        self._hand_over()
         if nbytes == READ_BUFFER_BYTES:
             self._rest()
         if self._state is _DONE:
@@ -468,7 +475,20 @@ class Connection(asyncio.BufferedProtocol):
             raise _NotHTTP("an interim answer with a body")
         self._unproductive = 0
         if self._receiver is not None and self._state is not _DONE:
+            self._came.append(data)
+
+    def _hand_over(self) -> None:
+        """Give the receiver what has come of the body in this read, at once: it may be thousands of chunks."""
+        if not self._came:
+            return
+        data = self._came[0] if len(self._came) == 1 else b"".join(self._came)
+        self._came.clear()
+        if self._receiver is None:
+            return
+        try:
             self._receiver.body_received(data)
+        except Exception as error:
+            self._receiver_raised(error)
 
     def _message_parsed(self) -> None:
         if self._state in _IN_BODY:  # in WAITING an interim answer ended, in DONE a surplus one
@@ -478,12 +498,15 @@ class Connection(asyncio.BufferedProtocol):
     def _parser_stopped(self, error: Exception) -> None:
         cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
         if cause is not None and not isinstance(cause, _NotHTTP):
-            log.error("the receiver of an answer raised, on %r", self, exc_info=cause)
-            self._fail(Fault.CUT, "the gateway could not process the answer")
+            self._receiver_raised(cause)
         elif self._state is _DONE:
             self._may_stay = False  # the answer itself is complete
         else:
             self._fail(Fault.PROTOCOL, str(cause or error))
+
+    def _receiver_raised(self, cause: BaseException) -> None:
+        log.error("the receiver of an answer raised, on %r", self, exc_info=cause)
+        self._fail(Fault.CUT, "the gateway could not process the answer")
 
     # ------------------------------------------------------------------------------------------------------ ends
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from gateway.errors import UpstreamRefused
@@ -89,9 +89,13 @@ def cleaned(text: str, hide: Iterable[tuple[str, str]]) -> str:
     """
     for secret, replacement in hide:
         if secret:
-            escaped = replacement.replace("\\", r"\\")
-            text = re.sub(pattern_of(secret), escaped, text, flags=re.IGNORECASE)
+            text = _pattern(secret).sub(replacement.replace("\\", r"\\"), text)
     return ACCOUNT.sub("***", PORT.sub(r"\1", text))
+
+
+@lru_cache(1024)  # each comment of a stream is looked through
+def _pattern(secret: str) -> re.Pattern[str]:
+    return re.compile(pattern_of(secret), re.IGNORECASE)
 
 
 def pattern_of(secret: str) -> str:

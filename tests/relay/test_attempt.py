@@ -314,6 +314,7 @@ async def test_a_long_answer_is_read_while_it_arrives(scenario: Scenario, at_onc
     for at in range(0, len(body), at_once):
         exchange.body_received(body[at : at + at_once])
     exchange.ended(None)
+    await exchange.wait_until_over()
     read = read_whole(exchange, exchange.take_body(), None)
     assert (read.charged.usage[:2], read.charged.usage.source, read.model) == ((30, 60), "reported", "m")
     assert (built, exchange.take_body()) == ([], body)

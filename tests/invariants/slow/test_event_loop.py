@@ -14,12 +14,13 @@ import pytest
 from aiohttp import FormData
 from aiohttp.test_utils import TestClient
 
+from gateway.relay import exchange
 from gateway.upstream.content_encoding import PIECE_BYTES
 from gateway.web.bodies import MAX_MEMBERS
 from gateway.wings.stored.batch_file import MAX_ALL_LINES, MAX_NESTED
 from gateway.wings.stored.batch_results import CleanedResults
 from tests.conftest import ScriptedUpstream
-from tests.fakes.scripted import answer, ok_json
+from tests.fakes.scripted import answer, chunk, ok_json, raw
 from tests.fakes.turns import MOST_CALLS, counted
 from tests.web.conftest import AUTH, KEY, Inside
 
@@ -174,3 +175,40 @@ async def test_a_new_key_with_many_patterns(
             warnings = (await made.json())["warnings"]
             assert (made.status, "matches none" in " ".join(warnings)) == (201, True)
     assert turns.most <= MOST_CALLS, turns.by
+
+
+STREAMS = {
+    "chat": ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
+    "messages": ("/v1/messages", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 5}),
+    "responses": ("/v1/responses", {"input": "Hi"}),
+}
+FLOODS = {
+    "comments": b":\n\n", "blank lines": b"\n", "bare CR": b"\r", "numbers": b"data:1\n\n", "objects": b"data:{}\n\n",
+    "lists": b"data:[\n\n", "reports": b'data:{"usage":{}}\n\n', "ids": b"id:\n\n",
+}  # fmt: skip
+MOST_OF_A_READ = 7 * MOST_CALLS
+"""The chunks of one read, and a hundred and seventy comments, each with a look for names of the account: some
+milliseconds."""
+
+
+@pytest.mark.parametrize("size", [1, 65_536])
+@pytest.mark.parametrize("flood", FLOODS)
+@pytest.mark.parametrize("door", STREAMS)
+async def test_a_stream_of_tiny_parts(
+    inside: Inside, upstream: ScriptedUpstream, door: str, flood: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One read of 64 KiB of them, or of chunks of one byte, held up other calls for 350 to 700 ms."""
+    path, ask = STREAMS[door]
+    models = {"m": {"endpoints": [door], "routes": [{"upstream": "up"}], "max_output_tokens": 9}}
+    up = {"base_url": upstream.url, "api_key": "upstream-secret-key", "capabilities": {"messages": True}}
+    client = await inside(upstream.url, models=models, upstreams={"up": up})
+    monkeypatch.setattr(exchange, "TURN_S", 0.0)
+    unit = FLOODS[flood]
+    whole = unit * ((100_000 if size > 1 else 10_000) // len(unit))
+    chunks = [chunk(whole[at : at + size]) for at in range(0, len(whole), size)]
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    upstream.answer_with(always=raw(head + b"".join(chunks) + b"0\r\n\r\n"))
+    with counted(monkeypatch) as turns:
+        async with client.post(path, json={"model": "m", "stream": True, **ask}, headers=AUTH) as received:
+            await received.read()
+    assert turns.most <= MOST_OF_A_READ, turns.by
