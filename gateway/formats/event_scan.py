@@ -191,7 +191,7 @@ class EventScan(Scan):
     def _note(self, value: Mapping[str, Any]) -> bool:
         """Take the facts of an event. False: it is an error."""
         report = self.reader.facts(value)
-        self.error, self.model, self.named = self.reader.error, self.reader.model, self.reader.named
+        self.error, self.model = self.reader.error, self.reader.model
         if self.reader.texts and not self.has_text:
             self._take_texts(self.reader.texts)
         if report is not None:
@@ -342,6 +342,9 @@ class EventScan(Scan):
     def text_events(self) -> int:
         self._count_texts()
         return self._text_events
+
+    def named(self) -> Usage:
+        return self.reader.named()
 
     def delivered_tokens(self) -> int:
         self._count_texts()

@@ -103,8 +103,6 @@ class Scan:
     """Whether some of the text was reasoning."""
     has_media = False
     """Whether some of the answer is sound or a picture."""
-    named: Usage = Usage()
-    """The units, the service and the prompts of searches that events have named so far beside reports."""
     has_begun = False
     """Whether any data other than comments and an error arrived."""
     is_at_start = False
@@ -157,6 +155,10 @@ class Scan:
     def finish(self) -> bytes:
         """Call at the end of the upstream's stream: returns the last bytes for the client. Raises `Unfit`."""
         raise NotImplementedError
+
+    def named(self) -> Usage:
+        """The units, the service and the prompts of searches that events have named so far beside reports."""
+        return Usage()
 
     def text_events(self) -> int:
         return 0

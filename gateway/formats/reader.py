@@ -29,12 +29,15 @@ class AnswerReader:
     """The texts of an answer that the object with its end repeats, as in JSON."""
     counts_output = True
     """Whether the newest report counts the output."""
-    named: Usage = Usage()
-    """The units, the service and the prompts of searches that the answer has named so far beside its reports."""
+    _named: Usage = Usage()
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         """Take the facts of one object; return the usage so far if this is a report of it."""
         raise NotImplementedError
+
+    def named(self) -> Usage:
+        """The units, the service and the prompts of searches that the answer has named so far beside its reports."""
+        return self._named
 
     def events(self, value: Mapping[str, Any]) -> list[Event]:
         """The events in one object. Raises `Unfit` for an answer that no other format can express."""
@@ -52,6 +55,19 @@ class AnswerReader:
 
     def take_error(self, error: Any) -> None:
         self.error = error if isinstance(error, dict) else {"message": error}
+
+
+MOST_KEPT = 10_000
+"""What a reader tells apart of one answer: its tools, searches and choices."""
+
+
+def keep(known: set[int], names: Iterable[str | int]) -> None:
+    """Remember numbers, and texts by their hashes, no more than `MOST_KEPT` of them: a stream and a text in it may be
+    of any length."""
+    for name in names:
+        if len(known) >= MOST_KEPT:
+            return
+        known.add(hash(name) if isinstance(name, str) else name)
 
 
 def objects(value: Any) -> list[dict[str, Any]]:

@@ -313,8 +313,8 @@ def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 
     if scan.is_complete and scan.error is None:
         ending = Ending.WHOLE
     shown = Shown(
-        scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, scan.model, scan.named, scan.has_media,
-        is_stream=True, elapsed_s=elapsed_s,
+        scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, scan.model, scan.named(),
+        scan.has_media, is_stream=True, elapsed_s=elapsed_s,
     )  # fmt: skip
     return Charge(estimate(sent, ending, shown), doubts)
 

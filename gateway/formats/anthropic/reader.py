@@ -209,11 +209,11 @@ class MessagesReader(AnswerReader):
         """Count a search, and the tokens of results of a tool of the upstream, which is prompt of the rest."""
         kind = block.get("type") if isinstance(block, dict) else None
         if kind == "server_tool_use" and block.get("name") == "web_search":
-            searches = dict(self.named.more).get("web_searches", 0) + 1
-            self.named = self.named._replace(more=units.counts({"web_searches": searches}))
+            searches = dict(self._named.more).get("web_searches", 0) + 1
+            self._named = self._named._replace(more=units.counts({"web_searches": searches}))
         elif isinstance(kind, str) and kind.endswith("_tool_result"):
             tokens = -(-len(json.dumps(block)) // BYTES_PER_TOKEN)
-            self.named = self.named._replace(prompt_tokens=self.named.prompt_tokens + tokens)
+            self._named = self._named._replace(prompt_tokens=self._named.prompt_tokens + tokens)
 
     def events(self, value: Mapping[str, Any]) -> list[Event]:
         index = index if isinstance(index := value.get("index"), int) else None

@@ -14,7 +14,7 @@ from gateway import units
 from gateway.formats import sse
 from gateway.formats.event_scan import EventScan
 from gateway.formats.member_reader import EACH
-from gateway.formats.reader import AnswerReader, objects
+from gateway.formats.reader import AnswerReader, keep, objects
 from gateway.formats.reported_usage import all_prompt, count, of_total
 from gateway.records import Usage
 
@@ -109,7 +109,8 @@ class GeminiReader(AnswerReader):
         self.begun: set[int] = set()
         self.finished: set[int] = set()
         self.is_blocked = False
-        self._queries: dict[int, set[str]] = {}
+        self._queries: set[int] = set()
+        """Of each candidate for itself."""
         self._has_maps = False
         self._is_by_prompt = False
 
@@ -120,20 +121,20 @@ class GeminiReader(AnswerReader):
         for place, candidate in enumerate(objects(value.get("candidates"))):
             index = candidate.get("index", place)
             index = index if isinstance(index, int) else place
-            self.begun.add(index)
+            keep(self.begun, (index,))
             if candidate.get("finishReason") not in (None, "", "FINISH_REASON_UNSPECIFIED"):
-                self.finished.add(index)
+                keep(self.finished, (index,))
             if "groundingMetadata" in candidate:
                 queries, has_maps = searches(candidate)
-                self._queries.setdefault(index, set()).update(queries)
+                keep(self._queries, (f"{index} {query}" for query in queries))
                 self._has_maps = self._has_maps or has_maps
         feedback = value.get("promptFeedback")
         self.is_blocked = self.is_blocked or bool(isinstance(feedback, dict) and feedback.get("blockReason"))
         self.take_model(value.get("modelVersion"))
-        if not self._queries:
+        if not (self._queries or self._has_maps):
             return reported(value.get("usageMetadata"))
         self._is_by_prompt = self._is_by_prompt or _A_PROMPT.search(str(value.get("modelVersion"))) is not None
-        searched = sum(map(len, self._queries.values()))
+        searched = len(self._queries)
         paid = {
             "web_searches": min(searched, 1) if self._is_by_prompt else searched,
             "maps_searches": int(self._has_maps),

@@ -139,10 +139,7 @@ def facts(
     answer = members.read(body)
     error, usage = answer.error, read(answer.usage, answer.service_tier, answer.provider)
     names_tools = (
-        chat.NAMED[0] in body
-        or chat.NAMED[1] in body
-        or chat.NAMED[2] in body
-        or (isinstance(answer.model, str) and chat.SEARCHES_ALWAYS.search(answer.model) is not None)
+        chat.NAMED[0] in body or chat.NAMED[1] in body or chat.NAMED[2] in body or chat.searches_always(answer.model)
     )
     if usage is None or not any(usage[:2]) or names_tools or (not error and b'"error"' in body):  # few: more is read
         reader, whole = ChatReader(), vars(answer)

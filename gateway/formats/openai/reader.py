@@ -37,7 +37,7 @@ from gateway.formats.events import (
 )
 from gateway.formats.format import ScanInput
 from gateway.formats.member_reader import EACH
-from gateway.formats.reader import AnswerReader, as_arguments, objects, text_of, value_at
+from gateway.formats.reader import AnswerReader, as_arguments, keep, objects, text_of, value_at
 from gateway.formats.reported_usage import all_prompt, count, detail, more_of, of_total
 from gateway.records import Usage
 
@@ -183,8 +183,12 @@ def own_counts(report: Mapping[str, Any]) -> dict[str, int]:
 NAMED = (b'"url_citation"', b'"executed_tools"', b'"web_search"')
 """An answer without any of these in its bytes names no paid tool beside its usage."""
 
-SEARCHES_ALWAYS = re.compile(r"\bgpt-[\w.-]+-search-(?:preview|api)\b")
+_SEARCHES_ALWAYS = re.compile(r"\bgpt-[\w.-]{1,64}-search-(?:preview|api)\b")
 """OpenAI's models that search for each call of a chat (OpenAI's guide on web search)."""
+
+
+def searches_always(model: object) -> bool:
+    return isinstance(model, str) and _SEARCHES_ALWAYS.search(model) is not None
 
 
 def _elsewhere(value: Mapping[str, Any]) -> Any:
@@ -230,7 +234,7 @@ class ChatReader(AnswerReader):
     def __init__(self) -> None:
         self.finished: set[int] = set()
         self._is_searched = False
-        self._tools: set[Any] = set()
+        self._tools: set[int] = set()
         self._calls = ToolCalls()
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
@@ -251,28 +255,28 @@ class ChatReader(AnswerReader):
                 return None
             index, reason = choice.get("index"), choice.get("finish_reason")
             if reason and isinstance(reason, str) and isinstance(index, int | None):
-                self.finished.add(self._unnamed() if index is None else index)
+                keep(self.finished, (self._unnamed() if index is None else index,))
             if report is None:  # Moonshot's streams: northes/go-moonshot#17
                 report = choice.get("usage")
             message = choice.get("delta") or choice.get("message")
             if isinstance(message, dict) and (message.get("annotations") or message.get("executed_tools")):
                 self._note(message)
-        if value.get("web_search") or (isinstance(model, str) and SEARCHES_ALWAYS.search(model) is not None):
+        if value.get("web_search") or searches_always(model):
             self._is_searched = True
         if report is None and ("x_groq" in value or "timings" in value):
             report = _elsewhere(value)
         usage = None if report is None else reported(report, value.get("service_tier"), value.get("provider"))
-        paid: units.Counts = self.named.more
+        paid: units.Counts = self._named.more
         if self._is_searched or self._tools:
             paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
-        self.named = Usage(more=paid, variant=text_of(value.get("service_tier")) or self.named.variant)
+        self._named = Usage(more=paid, variant=text_of(value.get("service_tier")) or self._named.variant)
         return usage if usage is None or not paid else usage._replace(more=units.highest(usage.more, paid))
 
     def _note(self, message: Mapping[str, Any]) -> None:
         cited = [each.get("type") for each in objects(message.get("annotations"))]
         self._is_searched = self._is_searched or "url_citation" in cited
         tools = objects(message.get("executed_tools"))
-        self._tools |= {str(tool.get("index", place)) for place, tool in enumerate(tools)}
+        keep(self._tools, (str(tool.get("index", place)) for place, tool in enumerate(tools)))
 
     def events(self, value: Mapping[str, Any]) -> list[Event]:
         choices, tier = value.get("choices"), value.get("service_tier")

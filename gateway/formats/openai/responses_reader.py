@@ -121,7 +121,8 @@ _RESPONSE = (
 _ITEM = (
     ("type",), ("id",), ("status",), ("action", "type"), ("container_id",), ("environment", "container_id"),
 )  # fmt: skip
-_MEMBERS = frozenset(path[0] for path in _ITEM)
+MAX_TEXT = 512
+"""Characters of a fact of an item."""
 WANTED = (
     ("type",), ("success",), *[(name,) for name in _RESPONSE],
     ("output", EACH), *[("output", EACH, *path) for path in _ITEM],
@@ -151,12 +152,14 @@ class ResponsesReader(AnswerReader):
         """Whether an event that ends a response has come, well or not."""
         self.is_good = False
 
+    def named(self) -> Usage:
+        return self._named._replace(more=units.counts(_tools({"output": self._output})[0]))
+
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         kind, given, item = value.get("type"), value.get("response"), value.get("item")
         response: dict[str, Any] = given if isinstance(given, dict) else {}
         if kind in ITEM_ENDS and isinstance(item, dict) and len(self._output) < member_reader.MAX_ITEMS:
-            self._output.append({name: item[name] for name in _MEMBERS & item.keys()})
-            self.named = self.named._replace(more=units.counts(_tools({"output": self._output})[0]))
+            self._output.append(_facts_of(item))
         if kind in HEADS or kind in ENDS:
             self._head(response)
         if kind not in ENDS:
@@ -183,7 +186,7 @@ class ResponsesReader(AnswerReader):
         if isinstance(response.get("model"), str):
             self.model = response["model"]
         if (tier := text_of(response.get("service_tier"))) and tier != "auto":  # not chosen yet
-            self.named = self.named._replace(variant=tier)
+            self._named = self._named._replace(variant=tier)
         if response:
             is_stored = response.get("store") is not False or response.get("background") is True
             self.is_stored = self.is_stored and is_stored
@@ -206,6 +209,16 @@ def error_of_failure(error: Mapping[str, Any]) -> dict[str, Any]:
 def ids_of(output: Collection[Mapping[str, Any]]) -> tuple[str, ...]:
     """The ids of items, at most `MAX_ITEMS`."""
     return tuple([item["id"] for item in output if isinstance(item.get("id"), str) and item["id"]][:MAX_ITEMS])
+
+
+def _facts_of(item: Mapping[str, Any]) -> dict[str, Any]:
+    """The members with facts, without long texts and all else that may be in them."""
+    found: dict[str, Any] = {}
+    for *above, name in _ITEM:
+        value = value_at(item, (*above, name))
+        if isinstance(value, str) and len(value) <= MAX_TEXT:
+            (found.setdefault(above[0], {}) if above else found)[name] = value
+    return found
 
 
 def _texts_of(item: Mapping[str, Any]) -> list[bytes]:
