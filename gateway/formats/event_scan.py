@@ -71,7 +71,7 @@ class EventScan(Scan):
         self._allows = asked.allows
         self.writer = asked.writer
         self._bytes_left = asked.max_translated
-        self._splitter = sse.EventSplitter(sse.LONG_EVENT if asked.writer is None else asked.max_translated)
+        self._splitter = sse.EventSplitter(sse.LONG_EVENT if asked.writer is None else sse.LONGEST_PARSED)
         self.is_at_start = True
         self._mark: bytes | None = b""
         """The beginning of what may be a byte order mark; None: the stream has begun."""
@@ -141,6 +141,8 @@ class EventScan(Scan):
         """The part of this complete event that may go to the client now."""
         if self._shape is not None and self.is_alike(event):
             return event
+        if len(event) > sse.LONG_EVENT and sse.has_many_parts(event):
+            raise Unfit("an event of too many parts to be translated")
         data = sse.data_of(event)
         if not data:
             return self._without_data(event)

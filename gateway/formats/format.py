@@ -359,7 +359,7 @@ class FactsReader(Protocol):
 
 
 NO_TEXT = re.compile(rb"(?!)")
-LONG_ANSWER = 131_072
+LONG_ANSWER = 65_536
 """Bytes of a plain answer that is read at once: up to ten milliseconds."""
 
 

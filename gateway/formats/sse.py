@@ -19,6 +19,12 @@ from typing import Any
 LONG_EVENT = 65536
 """Bytes before its blank line that make an event a long one; no more of an unfinished event is held back."""
 
+LONGEST_PARSED = 8_388_608
+"""Bytes of an event that has to be parsed in one step, because it is translated: the largest pictures."""
+MOST_PARTS = 100_000
+"""Commas, objects, arrays and lines of such an event, which take a step of the parser each."""
+_PARTS = (b",", b"{", b"[", b"\n", b"\r")
+
 # A CRLF is one line end, never two. The first character is a set, which `re` looks for at full speed.
 _BLANK_LINE = re.compile(rb"[\r\n](?:(?<=\r)\n)?+(?>\r\n|\n|\r)")
 _LINE_END = re.compile(rb"\r\n|\n|\r")
@@ -121,6 +127,11 @@ def without_mark(data: bytes) -> bytes:
 def ends_event(piece: bytes) -> bool:
     """Whether the blank line of its event is in this piece of a long event, which is then its last."""
     return _BLANK_LINE.search(piece, max(0, len(piece) - _LONGEST_END - 1)) is not None
+
+
+def has_many_parts(event: bytes) -> bool:
+    """Whether a long event would hold up other calls while it is parsed."""
+    return sum(map(event.count, _PARTS)) > MOST_PARTS
 
 
 def data_of(event: bytes) -> bytes | None:

@@ -41,6 +41,9 @@ which bounds trailers and chunk extensions."""
 READ_BUFFER_BYTES = 65536
 """Size of the read buffer, which the connections of a pool share (see `Connection`)."""
 
+MOST_CHUNKS = 64
+"""Chunks of one read that are handed over one by one: it may have 10,000, each of which costs the receiver a step."""
+
 PIECES_AT_ONCE = 4
 """Pieces of an upload that are written in one callback."""
 
@@ -478,15 +481,14 @@ class Connection(asyncio.BufferedProtocol):
             self._came.append(data)
 
     def _hand_over(self) -> None:
-        """Give the receiver what has come of the body in this read, at once: it may be thousands of chunks."""
+        """Give the receiver what has come of the body in this read: chunk by chunk, or at once if there are many."""
         if not self._came:
             return
-        data = self._came[0] if len(self._came) == 1 else b"".join(self._came)
-        self._came.clear()
-        if self._receiver is None:
-            return
+        came, self._came = self._came, []
         try:
-            self._receiver.body_received(data)
+            for data in came if len(came) <= MOST_CHUNKS else (b"".join(came),):
+                if self._receiver is not None:  # else it has aborted the connection
+                    self._receiver.body_received(data)
         except Exception as error:
             self._receiver_raised(error)
 

@@ -24,6 +24,7 @@ from gateway.formats.openai.reader import contents, pictures
 from gateway.records import Usage
 
 _ENDS = re.compile(rb"(?:\r\n|\n|\r)(?:\r\n|\n|\r)\Z")
+_LONGEST_END = 4
 
 
 class NamedBy(NamedTuple):
@@ -255,11 +256,14 @@ class Stream:
                 events.append(self._event(piece))
                 continue
             self._long += piece
-            if len(self._long) > self._max_event_bytes:
+            if len(self._long) > min(self._max_event_bytes, sse.LONGEST_PARSED):
                 raise Unfit("an event that is too long")
-            if _ENDS.search(self._long):
-                events.append(self._event(bytes(self._long)))
+            if _ENDS.search(self._long[-_LONGEST_END:]):
+                event = bytes(self._long)
                 self._long.clear()
+                if sse.has_many_parts(event):
+                    raise Unfit("an event of too many parts to be translated")
+                events.append(self._event(event))
         return b"".join(events)
 
     def _event(self, event: bytes) -> bytes:

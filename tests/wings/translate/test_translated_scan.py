@@ -13,7 +13,7 @@ from gateway.errors import UpstreamRefused
 from gateway.formats.events import Unfit
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import StreamScan
-from gateway.formats.sse import LONG_EVENT
+from gateway.formats.sse import LONG_EVENT, LONGEST_PARSED
 from gateway.records import Usage
 from gateway.wings.translate.bridges import renamed
 from tests.test_floors import MODULES, complaints_of, impure
@@ -171,3 +171,22 @@ def test_a_refusal_has_the_clients_names(
 
 def test_translations_are_pure() -> None:
     assert complaints_of(impure, [name for name in MODULES if name.startswith("gateway.wings.translate")]) == ""
+
+
+WIDE = {
+    "numbers": b"1," * 200_000 + b"1", "objects": b"{}," * 100_000 + b"{}", "strings": b'"",' * 200_000 + b'""',
+    "lines": b"\ndata:" * 200_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wide", WIDE)
+def test_an_event_of_many_parts_is_not_parsed(wide: str) -> None:
+    """20 MB of them held up all other calls for 1 to 3 s, and took 500 MB."""
+    with pytest.raises(Unfit, match="too many parts"):
+        scan_of("responses/stream-text", max_bytes=10_000_000).feed(b'data: {"choices":[' + WIDE[wide] + b"]}\n\n")
+
+
+def test_a_very_long_event_is_not_held() -> None:
+    scan = scan_of("responses/stream-text", max_bytes=100_000_000)
+    with pytest.raises(Unfit, match="too long"):
+        scan.feed(b'data: {"x":"' + b"x" * (LONGEST_PARSED + 10))
