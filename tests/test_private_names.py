@@ -33,8 +33,9 @@ INHERITED: dict[str, tuple[type, set[str]]] = {
     "ClientConnection": (
         web.RequestHandler,
         {
-            "_current_request", "_keepalive_timeout", "_loop", "_messages", "_next_keepalive_close_time",
-            "_request_count", "_waiter",
+            "_buffer_paused", "_current_request", "_keepalive_timeout", "_loop", "_messages",
+            "_next_keepalive_close_time", "_pause_transport_reading", "_reading_paused", "_request_count",
+            "_resume_transport_reading", "_upgraded", "_waiter",
         },
     ),
     "GuardedServer": (web.Server, {"_connections", "_kwargs", "_loop"}),

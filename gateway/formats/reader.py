@@ -58,7 +58,7 @@ class AnswerReader:
 
 
 MOST_KEPT = 10_000
-"""What a reader tells apart of one answer: its tools, searches and choices."""
+"""Tools, searches or choices of one answer that a reader distinguishes."""
 
 
 def keep(known: set[int], names: Iterable[str | int]) -> None:

@@ -16,6 +16,7 @@ from gateway.observe.metrics import Telemetry
 from gateway.web import app, server
 from gateway.web.http_guard import client_connection
 from tests.fakes.scripted import Scripted, ok_json, until
+from tests.fakes.turns import MOST_CALLS, counted
 
 KEY = "sk-test-0123456789abcdefghijkl"
 PATIENCE_S = 20
@@ -122,3 +123,25 @@ async def test_nonsense_in_a_body_is_refused_at_once_whenever_it_comes(run: Runs
     async with asyncio.timeout(PATIENCE_S):
         assert (await reader.readline()).startswith(b"HTTP/1.1 400 ")
     writer.close()
+
+
+@pytest.mark.parametrize("key", [KEY, "no-key"])
+async def test_a_body_in_tiny_chunks_is_read_in_turns(start: Starts, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Six thousand chunks in each turn held up other calls for 80 ms, also those of a client without a key."""
+    monkeypatch.setattr(client_connection, "TURN_S", 0.0)
+    address = await start("http://127.0.0.1:9")
+    reader, writer = await asyncio.open_connection(*address)
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {key}\r\nContent-Type: application/json\r\n"
+    )
+    writer.write(f"{head}Transfer-Encoding: chunked\r\n\r\n".encode())
+    await writer.drain()
+    with counted(monkeypatch) as turns:
+        for _ in range(20):
+            writer.write(b"1\r\n{\r\n" * 2_000)
+            await writer.drain()
+        writer.write(b"0\r\n\r\n")
+        answer = await asyncio.wait_for(reader.read(), PATIENCE_S)
+    writer.close()
+    assert answer.startswith(b"HTTP/1.1 40"), answer[:100]
+    assert turns.most <= 7 * MOST_CALLS, turns.by

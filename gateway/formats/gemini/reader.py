@@ -110,7 +110,6 @@ class GeminiReader(AnswerReader):
         self.finished: set[int] = set()
         self.is_blocked = False
         self._queries: set[int] = set()
-        """Of each candidate for itself."""
         self._has_maps = False
         self._is_by_prompt = False
 

@@ -22,6 +22,8 @@ import asyncio
 import logging
 import resource
 import socket
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -47,6 +49,9 @@ MAX_LENGTH_DIGITS = 18
 STALLED_S = 60
 """A client that takes nothing of its answer for longer is cut off, by the kernel, where it can (Linux)."""
 
+PIECE_BYTES, TURN_S = 4_096, 0.005
+"""Bytes that are read without a look at the clock, and seconds for which one connection is read in a turn."""
+
 MOST_CLOSED_AT_ONCE = 32
 RESTED_S = 0.5
 """A younger connection is expected to send its request soon."""
@@ -70,7 +75,7 @@ class Malformed(BadHttpMessage):
 class ClientConnection(web.RequestHandler):
     """See the head of the file."""
 
-    __slots__ = ("_head_bytes", "_head_timer", "_is_broken", "_server", "before_parser")
+    __slots__ = ("_head_bytes", "_head_timer", "_is_broken", "_server", "_turn", "_unread", "before_parser")
 
     def __init__(self, server: GuardedServer, **settings: Any) -> None:
         super().__init__(server, loop=server.loop, **settings)
@@ -80,6 +85,9 @@ class ClientConnection(web.RequestHandler):
         """Bytes received so far of a head that arrives in pieces."""
         self._is_broken = False
         """The input is not HTTP, or its reader is gone."""
+        self._unread: deque[bytes] = deque()
+        """Bytes that have come and wait for another turn of the event loop, or for who reads the body."""
+        self._turn: asyncio.Handle | None = None
         self.before_parser: Callable[[Any], Any] | None = None
         """Makes what gets the bytes of a WebSocket, of the parser that would get them otherwise."""
 
@@ -100,9 +108,39 @@ class ClientConnection(web.RequestHandler):
 
     def connection_lost(self, error: BaseException | None) -> None:
         self._stop_head_timer()
+        self._unread.clear()
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
+        if not data or (not self._unread and (len(data) <= PIECE_BYTES or self._upgraded)):
+            self._read(data)
+            return
+        self._unread.extend(data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
+        if self._turn is None:
+            self._read_on()
+
+    def _read_on(self) -> None:
+        """Read what has come, as much of it as one turn is to read: a read of the socket may have 40,000 chunks, also
+        of a client without a key."""
+        self._turn, until = None, time.monotonic() + TURN_S
+        while self._unread and not (self._reading_paused or self._buffer_paused):
+            self._read(self._unread.popleft())
+            if self._unread and time.monotonic() > until:
+                self._turn = self._turn or self._loop.call_soon(self._read_on)
+                break
+        if self._unread:
+            self._pause_transport_reading()
+        elif not (self._reading_paused or self._buffer_paused):
+            super()._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        """Also called by aiohttp, when a body has been read."""
+        if not self._unread:
+            super()._resume_transport_reading()
+        elif self._turn is None:
+            self._turn = self._loop.call_soon(self._read_on)
+
+    def _read(self, data: bytes) -> None:
         if self._is_broken:
             return
         try:
