@@ -55,6 +55,7 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     others: list[str] = []
     if not document.members.keys() <= rules.names:
         refuse_other_case(document.members, rules.names)
+        _refuse_cache(document.members)
         others = for_routers(document.members, rules.names)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
@@ -64,16 +65,13 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     except ValidationError as error:
         raise _with_path(rules.explain(error), document.members) from None
     params = rules.read(document, body, find_counter(body.model))
-    if _names_cache(document.members):
-        text = "Unsupported parameter: 'cachedContent' is kept at the upstream. Send the content itself."
-        raise InvalidRequest(text, param="cachedContent", code="unsupported_parameter")
     if others:
         params = params._replace(other_models=tuple(dict.fromkeys((*params.other_models, *others))))
     return params
 
 
-def _names_cache(members: Mapping[str, Any]) -> bool:
-    """Whether a body names a cache that Gemini keeps, which its chat takes in `extra_body` (ai.google.dev, "OpenAI
+def _refuse_cache(members: Mapping[str, Any]) -> None:
+    """Refuse a body that names a cache that Gemini keeps, which its chat takes in `extra_body` (ai.google.dev, "OpenAI
     compatibility"): at the top or in objects there, not in lists such as the messages."""
     waiting = [members]
     while waiting:
@@ -81,8 +79,8 @@ def _names_cache(members: Mapping[str, Any]) -> bool:
             if isinstance(value, dict):
                 waiting.append(value)
             elif folded(name) == "cachedcontent" and "cachedcontents/" in str(value).lower():
-                return True
-    return False
+                text = "Unsupported parameter: 'cachedContent' is kept at the upstream. Send the content itself."
+                raise InvalidRequest(text, param="cachedContent", code="unsupported_parameter")
 
 
 def checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:

@@ -39,7 +39,7 @@ TAKEN_AT_ONCE = 65_536
 TURN_S = 0.005
 """Seconds for which one answer is taken in a turn, and its last piece beyond them."""
 
-EVENTS_PIECE, PLAIN_PIECE = 512, 8_192
+EVENTS_PIECE, PLAIN_PIECE = 1_024, 8_192
 """Bytes of a stream and of a plain answer that are taken without a look at the clock. As comments or empty objects, the
 worst there are, they take some milliseconds."""
 

@@ -41,8 +41,9 @@ which bounds trailers and chunk extensions."""
 READ_BUFFER_BYTES = 65536
 """Size of the read buffer, which the connections of a pool share (see `Connection`)."""
 
-MOST_CHUNKS = 64
-"""Chunks of one read that are handed over one by one: it may have 10,000, each of which costs the receiver a step."""
+MOST_CHUNKS = 4
+"""Chunks of one read that are handed over one by one, and the others together: it may have 10,000, each of which costs
+the receiver a step."""
 
 PIECES_AT_ONCE = 4
 """Pieces of an upload that are written in one callback."""
@@ -145,6 +146,7 @@ class Connection(asyncio.BufferedProtocol):
         "_is_full",
         "_is_head",
         "_is_paused",
+        "_left",
         "_loop",
         "_max_age_s",
         "_may_stay",
@@ -177,7 +179,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._peer = ""
         self._receiver: Receiver | None = None
-        self._came: list[bytes] = []  # pieces of body of this read
+        self._came: list[bytes] = []  # pieces of body of this read that are handed over at its end
+        self._left = 0  # pieces of this read that are handed over one by one
         self._header_names: list[bytes] = []
         self._header_values: list[bytes] = []
         self._interim_bytes = 0  # size of the interim heads
@@ -369,6 +372,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(Fault.PROTOCOL, "the answer does not begin with HTTP/")
             return
         self._unproductive += nbytes
+        self._left = MOST_CHUNKS
         end = bytes(buffer[max(0, nbytes - 5) : nbytes])
         # The line breaks of an event and of its chunk are no end of the message: that is CRLF CRLF, the line break of
         # the empty last chunk and the one behind it.
@@ -385,18 +389,16 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 self._parser.feed_data(buffer[:nbytes])
         except (HttpParserError, HttpParserUpgrade) as error:
-            self._hand_over()
             self._parser_stopped(error)
-        self._hand_over()
+        if self._came:
+            self._hand_over()
         if nbytes == READ_BUFFER_BYTES:
             self._rest()
         if self._state is _DONE:
             self._finish()
-        elif self._state is _CLOSED:
-            pass
         elif not self._unproductive:
             self._active_at = self._loop.time()
-        elif self._unproductive > MAX_HEAD_BYTES:
+        elif self._unproductive > MAX_HEAD_BYTES and self._state is not _CLOSED:
             what = "the head is" if self._state is ConnectionState.WAITING else "between two body bytes there are"
             self._fail(Fault.PROTOCOL, f"{what} over {MAX_HEAD_BYTES} bytes")
 
@@ -478,19 +480,20 @@ class Connection(asyncio.BufferedProtocol):
             raise _NotHTTP("an interim answer with a body")
         self._unproductive = 0
         if self._receiver is not None and self._state is not _DONE:
-            self._came.append(data)
+            if self._left:
+                self._left -= 1
+                self._receiver.body_received(data)
+            else:
+                self._came.append(data)
 
     def _hand_over(self) -> None:
-        """Give the receiver what has come of the body in this read: chunk by chunk, or at once if there are many."""
-        if not self._came:
-            return
-        came, self._came = self._came, []
-        try:
-            for data in came if len(came) <= MOST_CHUNKS else (b"".join(came),):
-                if self._receiver is not None:  # else it has aborted the connection
-                    self._receiver.body_received(data)
-        except Exception as error:
-            self._receiver_raised(error)
+        """Give the receiver the rest of what has come of the body in this read."""
+        came, self._came = b"".join(self._came), []
+        if came and self._receiver is not None:  # else it has aborted the connection
+            try:
+                self._receiver.body_received(came)
+            except Exception as error:
+                self._receiver_raised(error)
 
     def _message_parsed(self) -> None:
         if self._state in _IN_BODY:  # in WAITING an interim answer ended, in DONE a surplus one
@@ -498,6 +501,7 @@ class Connection(asyncio.BufferedProtocol):
             self._state = ConnectionState.DONE
 
     def _parser_stopped(self, error: Exception) -> None:
+        self._hand_over()
         cause = error.__context__ if isinstance(error, HttpParserCallbackError) else None
         if cause is not None and not isinstance(cause, _NotHTTP):
             self._receiver_raised(cause)

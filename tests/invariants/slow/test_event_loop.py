@@ -186,8 +186,8 @@ FLOODS = {
     "comments": b":\n\n", "blank lines": b"\n", "bare CR": b"\r", "numbers": b"data:1\n\n", "objects": b"data:{}\n\n",
     "lists": b"data:[\n\n", "reports": b'data:{"usage":{}}\n\n', "ids": b"id:\n\n",
 }  # fmt: skip
-MOST_OF_A_READ = 7 * MOST_CALLS
-"""The chunks of one read, and a hundred and seventy comments, each with a look for names of the account: some
+MOST_OF_A_READ = 9 * MOST_CALLS
+"""The chunks of one read, and three hundred and forty comments, each with a look for names of the account: some
 milliseconds."""
 
 
