@@ -49,7 +49,7 @@ MAX_LENGTH_DIGITS = 18
 STALLED_S = 60
 """A client that takes nothing of its answer for longer is cut off, by the kernel, where it can (Linux)."""
 
-PIECE_BYTES, TURN_S = 16_384, 0.005
+PIECE_BYTES, TURN_S = 8_192, 0.005
 """Bytes that are read without a look at the clock, and seconds for which one connection is read in a turn."""
 
 MOST_CLOSED_AT_ONCE = 32
