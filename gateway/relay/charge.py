@@ -307,9 +307,9 @@ def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 
     bounded = None if excess is None else sent.bounded(excess, scan.delivered_tokens)
     doubts = () if excess is None or bounded is None else _doubts(excess, bounded)
     if report is not None and scan.is_usage_final and _is_plausible(sent.call, report, has_text=scan.has_text):
-        return _believed(sent.call, report, doubts)
+        return _believed(sent.call, report, doubts, lambda: scan.has_media)
     if bounded is not None and scan.is_complete:
-        return _believed(sent.call, bounded, doubts)
+        return _believed(sent.call, bounded, doubts, lambda: scan.has_media)
     if scan.is_complete and scan.error is None:
         ending = Ending.WHOLE
     shown = Shown(
@@ -347,11 +347,11 @@ def of_plain(
         if bounded is not report:
             report, doubts = bounded, _doubts(report, bounded)
         if report.completion_tokens:
-            return _believed(sent.call, report, doubts)
+            return _believed(sent.call, report, doubts, lambda: _has_media(sent, body))
     texts = sent.texts_of(body) if counted is None else ()
     has_text = bool(texts) if counted is None else counted.number > 0
     if report is not None and _is_plausible(sent.call, report, has_text=has_text):
-        return _believed(sent.call, report, doubts)
+        return _believed(sent.call, report, doubts, lambda: _has_media(sent, body))
     if counted is None:
         spec = FORMATS[sent.call.endpoint]
         counted = PlainText(sent.count(texts), len(texts), *reported_usage.beside_text(body, spec.media))
@@ -371,8 +371,13 @@ def of_broken(sent: SentRequest, ending: Ending, body: bytes = b"", elapsed_s: f
     return Charge(estimate(sent, ending, Shown(tokens, report=report, elapsed_s=elapsed_s)), doubts)
 
 
-def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
-    """The charge by a report that is below the ceilings and plausible (rule 1)."""
+def _has_media(sent: SentRequest, body: bytes) -> bool:
+    return FORMATS[sent.call.endpoint].media.search(body, 0, MAX_BROKEN_BYTES) is not None
+
+
+def _believed(call: Call, report: Usage, doubts: tuple[str, ...], has_media: Callable[[], bool]) -> Charge:
+    """The charge by a report that is below the ceilings and plausible (rule 1). `has_media`: whether some of the answer
+    is sound or a picture."""
     usage = reported_usage.coherent(report)
     if usage is not report:
         doubts += _doubts(report, usage)
@@ -388,9 +393,24 @@ def _believed(call: Call, report: Usage, doubts: tuple[str, ...]) -> Charge:
             prompt = min(prompt, completion)
             completion -= prompt
         usage = usage._replace(prompt_tokens=prompt, completion_tokens=completion, source="estimated")
+    price = call.model.price
+    if price is not None and (price.image_out or price.audio_out or price.video_out) and usage.completion_tokens:
+        usage = _with_media(call, usage, has_media)
     if call.params.token_parts:
         usage = _in_priced_units(call, _of_possible_length(call, usage))
     return Charge(usage, doubts)
+
+
+_MADE = frozenset({"image_out", "audio_out", "video_out"})
+
+
+def _with_media(call: Call, usage: Usage, has_media: Callable[[], bool]) -> Usage:
+    """The usage with all its output at the dearest row that the call can use, where some of it is sound or a picture
+    and the report does not state which: relays drop the details (`estimate`)."""
+    if usage.parts or not _MADE.isdisjoint(dict(usage.more)) or not has_media():
+        return usage
+    dearest = windows.at_dearest(call, usage, 0, usage.completion_tokens)
+    return usage if dearest == usage else dearest._replace(source="estimated")
 
 
 def _at_asked_service(call: Call, usage: Usage) -> Usage:

@@ -44,6 +44,8 @@ METADATA = {"promptTokenCount": 30, "candidatesTokenCount": 252, "totalTokenCoun
 REPORTED = {
     "prompt_tokens": 30, "completion_tokens": 252, "usage_source": "reported", "ended": "done", "truncated": False,
 }  # fmt: skip
+OF_A_PICTURE = {**REPORTED, "usage_source": "estimated", "units": {"image_out": 252}}
+"""All output has the dearest price where the report does not state the tokens of the picture."""
 ENDS = {"ended": "done", "truncated": False}
 BROKEN = {"ended": "error", "truncated": True}
 WORDS = ["Hello", " there,", " friend."]
@@ -311,7 +313,7 @@ ROWS = [
         "OpenRouter's `images` in a delta are base64; openai-openapi: a chunk's `usage` counts", CHAT,
         stream([chat_chunk(SAID), chat_chunk(usage=USAGE, choices=[{"index": 0, "finish_reason": "stop", "delta": {
             "images": [{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}]}}])]),
-        {**REPORTED},
+        OF_A_PICTURE,
     ),
     Row(
         "a long chunk of a chat that is the last of three", "SamSaffron/term-llm#347",
@@ -376,7 +378,7 @@ ROWS = [
         "google-genai: a chunk is an answer of its own, whatever its length", GEMINI,
         gemini_events(gemini(None, candidate(SAID, None)), gemini(METADATA, candidate(None, content={
             "role": "model", "parts": [{"inlineData": {"mimeType": "image/png", "data": PICTURE}}]}))),
-        REPORTED,
+        OF_A_PICTURE,
     ),
     Row(
         "a picture and the searches in one chunk of Gemini", "cloudwego/hertz#1441",
@@ -384,7 +386,7 @@ ROWS = [
         gemini_events(gemini(None, candidate(SAID, None)), gemini(
             METADATA, candidate(None, groundingMetadata={"webSearchQueries": ["a", "b"]}, content={
                 "role": "model", "parts": [{"inlineData": {"mimeType": "image/png", "data": PICTURE}}]}))),
-        {**REPORTED, "units": {"web_searches": 2}},
+        {**OF_A_PICTURE, "units": {"web_searches": 2, "image_out": 252}},
     ),
     Row(
         "a picture with its usage", "nextlevelbuilder/goclaw#1349",

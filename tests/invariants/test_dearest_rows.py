@@ -159,6 +159,33 @@ def test_sound_and_pictures_without_a_report_cost_the_reservation(message: dict[
     assert charge.of_plain(asked, None, body, "m").usage.completion_tokens == 1000
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize(
+    ("price", "details", "seen"),
+    [
+        (DRAWN, {}, [("image_out", 1290)]),
+        (DRAWN, {"candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1200}]}, [("image_out", 1200)]),
+        (TIERS, {}, []),
+    ],
+    ids=["without details", "with details", "text alone is priced"],
+)
+def test_a_report_that_does_not_state_the_tokens_of_a_picture(
+    price: Price, details: dict[str, Any], seen: list[tuple[str, int]], is_streamed: bool
+) -> None:
+    asked = sent("generate_content", DRAWS | {"generationConfig": {"maxOutputTokens": 2000}}, price)
+    parts = [{"inlineData": {"mimeType": "image/png", "data": "A" * 100}}]
+    counts = {"promptTokenCount": 9, "candidatesTokenCount": 1290, **details}
+    candidates = [{"index": 0, "content": {"parts": parts}, "finishReason": "STOP"}]
+    answer = {"candidates": candidates, "usageMetadata": counts}
+    if is_streamed:
+        charged = followed(asked, [answer])
+    else:
+        body = json.dumps(answer).encode()
+        charged = charge.of_plain(asked, FORMATS["generate_content"].facts(body).usage, body, "m")
+    assert list(charged.usage.more) == seen
+    assert charged.usage.source == ("estimated" if seen == [("image_out", 1290)] else "reported")
+
+
 def test_searches_of_a_stream_are_charged_without_its_report() -> None:
     asked = sent("responses", {"model": "m", "input": "Hello"}, TIERS)
     items = [{"type": "web_search_call", "id": f"ws_{n}", "action": {"type": "search"}} for n in range(5)]
