@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import uvloop
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from gateway.api import tokenizer
 from tests import reaper
@@ -27,9 +27,10 @@ from tests.flows.forked import FORKS
 from tests.flows.gateway_process import SIMULATOR, WITHOUT_TOKENS, Gateway, Process, keep_bytecode
 from tests.processes import Processes
 
-# How long one example takes depends on the machine: no deadline.
-settings.register_profile("full", deadline=None)
-settings.register_profile("fast", deadline=None, max_examples=FEW_EXAMPLES)
+# How long examples take depends on the machine: no deadline, neither of one nor of finding them.
+FULL = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("full", FULL)
+settings.register_profile("fast", FULL, max_examples=FEW_EXAMPLES)
 
 TIERS = ("fast", "slow", "alone", "all")
 FORKED_TIERS = ("fast", "slow")

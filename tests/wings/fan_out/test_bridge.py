@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api import json_document
@@ -75,7 +75,7 @@ REQUESTS = st.fixed_dictionaries(
 
 @pytest.mark.shortened
 @pytest.mark.parametrize("is_streamed", [False, True], ids=["plain", "streamed"])
-@settings(deadline=None, max_examples=amount(150, 40), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=amount(150, 40))
 @given(body=REQUESTS)
 def test_each_chat_is_one_that_openai_accepts(body: dict[str, Any], is_streamed: bool) -> None:
     """Judges are the types of the official SDK, of completions before and of chats behind the translation."""

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from gateway.errors import InvalidRequest
@@ -370,7 +370,7 @@ REQUESTS = {"chat": chat_requests(), "messages": message_requests(), "responses"
 @pytest.mark.shortened
 @pytest.mark.parametrize("is_stream", [False, True], ids=["plain", "streamed"])
 @pytest.mark.parametrize("client", CLIENTS)
-@settings(deadline=None, max_examples=amount(150, 40), suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=amount(150, 40))
 @given(data=st.data())
 def test_a_translated_request_is_accepted(client: str, is_stream: bool, data: st.DataObject) -> None:
     request = data.draw(REQUESTS[client])
