@@ -13,7 +13,7 @@ from gateway.api import auth
 from gateway.chunked import in_chunks, portions
 from gateway.config import Config, ConfigError, KeySettings, read_key, shown_key, with_key_defaults
 from gateway.config.probable_mistakes import warnings_of_key
-from gateway.config.quantities import is_duration
+from gateway.config.quantities import QUOTA_EXAMPLES, is_duration
 from gateway.errors import Conflict, InvalidRequest
 from gateway.quota.issued import (
     IssuedKey,
@@ -353,6 +353,8 @@ def _with_quota_changes(body: Mapping[str, Any], config: Config, now: float) -> 
     changes = given.pop("quota_changes", {})
     if changes and "quotas" in given:
         raise InvalidRequest("Name 'quotas' or 'quota_changes', not both.", param="quota_changes")
+    if unknown := sorted(changes.keys() - QUOTA_EXAMPLES.keys()):
+        raise InvalidRequest(f"{unknown[0]!r}: quotas are in {', '.join(QUOTA_EXAMPLES)}.", param="quota_changes")
     settings = with_key_defaults(given, config, now)
     try:
         named = [read_quota(unit, text) for unit, texts in changes.items() for text in texts]

@@ -75,6 +75,8 @@ async def test_quota_changes_are_beside_the_defaults_and_quotas_in_their_place(
     ("given", "says"),
     [
         ({"quota_changes": {"usd": ["none/day"]}}, "there is no quota of usd per day to take away"),
+        ({"quota_changes": {"days": ["1/day"]}}, "'days': quotas are in requests, tokens, usd."),
+        ({"quota_changes": {"requests": ["5/day"], "days": 1}}, "'days': quotas are in requests, tokens, usd."),
         ({"quota_changes": {"usd": ["much/day"]}}, "expected an amount in US dollars"),
         ({"quota_changes": {"usd": ["5/day"]}, "quotas": []}, "not both"),
     ],
