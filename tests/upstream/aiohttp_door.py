@@ -108,7 +108,7 @@ class Connection:
         if self._task is not None:
             self._task.cancel()
 
-    def pause_reading(self) -> None:
+    def pause_reading(self, *, by_client: bool = True) -> None:
         self._may_read.clear()
         self._limit_by(self._owner.settings.timeouts.idle_s)
 
