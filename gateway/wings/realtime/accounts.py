@@ -26,6 +26,7 @@ from gateway.accounting.admission import Admission
 from gateway.accounting.call_log import Accounting, CallLog
 from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
+from gateway.errors import InvalidRequest
 from gateway.formats import token_rule
 from gateway.formats.ceilings import session_usage
 from gateway.formats.reader import text_of
@@ -71,6 +72,10 @@ class SessionEnd(NamedTuple):
     ending: Ending
     error: str | None = None
 
+
+MAX_OPEN = 256
+"""Responses that have not ended, and updates without an answer, of one session: each is held, and the end of the session
+deals with all of them in one turn of the event loop."""
 
 MAX_COUNTED = 65_536
 """Characters of an event whose tokens are counted by the rule; of a longer one every two bytes are a token."""
@@ -216,6 +221,16 @@ class ResponseAccounts:
         return self._spare is not None and any(
             claim.window.unit in ("tokens", "usd") for claim in self._spare.held.claims
         )
+
+    def refuse_unanswered(self, kind: str) -> None:
+        """Raises `InvalidRequest` for an event of the client of which the upstream has too many in hand."""
+        opened = {realtime.CREATE: len(self._asked) + len(self._running)}
+        opened |= dict.fromkeys(realtime.UPDATES, self.transcriptions.transcribers.unanswered)
+        if opened.get(kind, 0) >= MAX_OPEN:
+            raise InvalidRequest(
+                f"{MAX_OPEN} events of the type '{kind}' are without an end. Wait for the answers to them.",
+                code="too_many_events",
+            )
 
     async def limit(self, output_tokens: int | None) -> None:
         """Sets the client's output limit for later responses of this session; None: it has none. Raises the refusal of

@@ -335,6 +335,7 @@ class _Relay:
         try:
             event = realtime.read_client_event(text)
             about = event["event_id"] if isinstance(event.get("event_id"), str) else None
+            self._session.accounts.refuse_unanswered(event["type"])
             asked = realtime.asked_output(event, "response" if event["type"] == realtime.CREATE else "session")
             transcriber = realtime.asked_transcriber(event)
             is_changed = bool(realtime.settings_of(event)) and self._session.check(event)

@@ -73,6 +73,8 @@ _SLOW = ("pcmu", "pcma", "g711")
 MAX_CHARACTERS = 15 * 2**20
 MAX_READ, MAX_READ_WIDE = 4 * 2**20, 2**20
 """Characters of an event that is read as a whole, where all are ASCII and where not all are. An escape is one, too."""
+MAX_EVENT_ID = 512
+"""Characters of an event's id, which is held until the upstream answers (openai-openapi, `event_id`)."""
 _BESIDE_AUDIO = 4096
 """Characters of an event without its audio, which is not read."""
 MAX_MEMBERS = 20_000
@@ -147,6 +149,10 @@ def _parsed(text: str) -> dict[str, Any]:
         raise InvalidRequest("The event could not be parsed as JSON.", code="invalid_json") from None
     if not isinstance(event, dict) or not isinstance(event.get("type"), str):
         raise InvalidRequest("Expected a JSON object with a 'type'.", param="type", code="invalid_json")
+    if isinstance(event_id := event.get("event_id"), str) and len(event_id) > MAX_EVENT_ID:
+        raise InvalidRequest(
+            f"Invalid 'event_id': it may have {MAX_EVENT_ID} characters.", param="event_id", code="string_above_max_length"
+        )
     return event
 
 

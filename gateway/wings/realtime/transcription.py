@@ -30,7 +30,7 @@ UNKNOWN = "transcription"
 """The name of a transcriber that is not known: it has the price of the session's model."""
 
 MAX_UNREPORTED = 256
-"""Transcriptions without a report; beyond them the oldest is charged an estimate."""
+"""Transcriptions without a report, and commits without an answer; beyond them the oldest is charged an estimate."""
 
 
 class Draws(Protocol):
@@ -60,6 +60,11 @@ class Transcribers:
 
     def __repr__(self) -> str:
         return f"<Transcribers {self._confirmed.model}, {len(self._waiting)} updates without an answer>"
+
+    @property
+    def unanswered(self) -> int:
+        """The updates without an answer."""
+        return len(self._waiting)
 
     def asked(self, event_id: str | None, model: str | None, *, is_change: bool) -> None:
         """An update of the client is sent."""
@@ -156,6 +161,8 @@ class TranscriptionAccounts:
         made = _Transcription(self._take(), self.transcribers.possible(), event_id)
         if made.models:
             await self._reserve(made, has_begun=False)
+        if len(self._committed) >= MAX_UNREPORTED:
+            self._estimate(self._committed.popleft(), 200, "done", None)
         self._committed.append(made)
 
     # ---------------------------------------------------------------------------------------------- from the upstream

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from gateway.config import Route
+from gateway.errors import InvalidRequest
 from gateway.formats import token_rule
 from gateway.pipeline import Services
 from gateway.records import Granted, Key, Usage
@@ -17,7 +18,8 @@ from gateway.relay.charge import Ending
 from gateway.upstream.router import Router
 from gateway.wings.realtime import formats as realtime
 from gateway.wings.realtime import opening
-from gateway.wings.realtime.accounts import NextCall, ResponseAccounts, SessionEnd
+from gateway.wings.realtime.accounts import MAX_OPEN, NextCall, ResponseAccounts, SessionEnd
+from gateway.wings.realtime.transcription import MAX_UNREPORTED
 from tests.accounting.test_call_log import CLAIM, ScriptedLedger, a_call, books_of
 from tests.fakes.scripted import until
 from tests.keys.conftest import Scenario, scenario, settings
@@ -77,6 +79,38 @@ async def test_a_speech_whose_answer_was_asked_for_is_one_response() -> None:
     accounts.close(CLIENT_GONE)
     assert [settled.record.usage.total_tokens for settled in ledger.settled] == [15]
     assert [held.record.id for held in ledger.voided] == ["req_1-2"]
+
+
+async def test_an_upstream_that_answers_nothing_is_asked_for_so_much_at_once() -> None:
+    """The end of a session deals with all that is open in one turn of the event loop."""
+    ledger, lines = ScriptedLedger(Granted()), []  # type: ignore[var-annotated]
+
+    async def make_call(number: int, *_: Any, **__: Any) -> NextCall:
+        return NextCall(a_call()._replace(id=f"req_1-{number}", endpoint="realtime"), (CLAIM,))
+
+    accounts = ResponseAccounts(
+        books_of(ledger, lines), Route(upstream="up"), make_call, token_rule.counting(None),
+        has_unknown_transcriber=True,
+    )  # fmt: skip
+    sends: dict[str, Callable[[str], Awaitable[None] | None]] = {
+        realtime.CREATE: lambda name: accounts.asked(None, name),
+        realtime.UPDATE: lambda name: accounts.transcriptions.transcribers.asked(name, None, is_change=False),
+        realtime.COMMIT: accounts.transcriptions.commits,
+    }
+    refused = dict.fromkeys(sends, 0)
+    for kind, send in sends.items():
+        for number in range(2 * MAX_OPEN):
+            try:
+                accounts.refuse_unanswered(kind)
+            except InvalidRequest:
+                refused[kind] += 1
+            else:
+                sent = send(f"{kind}-{number}")
+                await (sent or asyncio.sleep(0))
+    assert refused == {realtime.CREATE: MAX_OPEN, realtime.UPDATE: MAX_OPEN, realtime.COMMIT: 0}
+    before = len(ledger.settled)
+    accounts.close(CLIENT_GONE)
+    assert (before, len(ledger.settled)) == (MAX_UNREPORTED, 2 * MAX_UNREPORTED + MAX_OPEN)
 
 
 async def test_a_tag_has_its_own_window_in_the_month_that_begins_in_a_session(scenario: Scenario) -> None:

@@ -103,6 +103,14 @@ def test_an_event_that_is_too_large_is_refused(text: str) -> None:
     assert caught.value.code == "event_too_large"
 
 
+@pytest.mark.parametrize("beside", [{"type": "x"}, {"type": "input_audio_buffer.append", "audio": "A" * 30_000}])
+def test_an_id_that_is_too_long_to_be_held_is_refused(beside: dict[str, str]) -> None:
+    realtime.read_client_event(json.dumps(beside | {"event_id": "x" * realtime.MAX_EVENT_ID}))
+    with pytest.raises(InvalidRequest) as caught:
+        realtime.read_client_event(json.dumps(beside | {"event_id": "x" * (realtime.MAX_EVENT_ID + 1)}))
+    assert caught.value.param == "event_id"
+
+
 @pytest.mark.parametrize("event_id", [{}, {"event_id": "one"}])
 def test_much_audio_is_taken_without_reading_it(monkeypatch: pytest.MonkeyPatch, event_id: dict[str, str]) -> None:
     """To read 15 MiB of JSON takes 60 ms and more, and holds up other calls."""
