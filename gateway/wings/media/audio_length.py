@@ -213,7 +213,7 @@ MP4_BITS_PER_S = 1_536_000
 its length does not count."""
 
 _MAX_RUNS = 1024
-"""Runs of samples of equal duration that are read of one track; sound has one or two."""
+"""Runs of samples of equal duration that are read of one table; sound has one or two."""
 
 
 def _of_mp4(read: Reads, start: int, size: int, head: bytes) -> Found:
@@ -256,10 +256,10 @@ def _of_track(read: Reads, start: int, end: int) -> Fraction:
         if name == b"mdhd":
             _, scale = _of_header(read, at)
         elif name == b"minf":
-            for inner, place, inner_end in _inside(read, at, box_end, b"stbl"):
-                if inner == b"stts":
-                    runs = read(place + 8, min(8 * _MAX_RUNS, inner_end - place - 8))
-                    samples = sum([count * each for count, each in struct.iter_unpack(">II", runs[: len(runs) & ~7])])
+            tables = [each for each in _inside(read, at, box_end, b"stbl") if each[0] == b"stts"]
+            for _, place, inner_end in tables[-1:]:  # a track has one
+                runs = read(place + 8, min(8 * _MAX_RUNS, inner_end - place - 8))
+                samples = sum([count * each for count, each in struct.iter_unpack(">II", runs[: len(runs) & ~7])])
     return 1000 * samples, scale
 
 

@@ -74,8 +74,8 @@ class SessionEnd(NamedTuple):
 
 
 MAX_OPEN = 256
-"""Responses that have not ended, and updates without an answer, of one session: each is held, and the end of the session
-deals with all of them in one turn of the event loop."""
+"""Responses that have not ended, and updates without an answer, of one session: each is held, and the end of the
+session deals with all of them in one turn of the event loop."""
 
 MAX_COUNTED = 65_536
 """Characters of an event whose tokens are counted by the rule; of a longer one every two bytes are a token."""

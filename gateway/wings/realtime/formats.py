@@ -151,7 +151,7 @@ def _parsed(text: str) -> dict[str, Any]:
         raise InvalidRequest("Expected a JSON object with a 'type'.", param="type", code="invalid_json")
     if isinstance(event_id := event.get("event_id"), str) and len(event_id) > MAX_EVENT_ID:
         raise InvalidRequest(
-            f"Invalid 'event_id': it may have {MAX_EVENT_ID} characters.", param="event_id", code="string_above_max_length"
+            f"Invalid 'event_id': it may have {MAX_EVENT_ID} characters.", param="event_id", code="event_too_large"
         )
     return event
 

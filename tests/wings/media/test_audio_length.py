@@ -97,6 +97,20 @@ def test_the_search_for_the_last_cluster_is_bounded() -> None:
     assert len(reads) < 10_000
 
 
+def test_runs_of_samples_are_read_of_one_table_of_each_track() -> None:
+    table = _box(b"stts", bytes(8) + struct.pack(">II", 1, 1) * 1024)
+    track = _box(b"trak", _box(b"mdia", _box(b"minf", _box(b"stbl", table * 40))))
+    data, size = _box(b"ftyp", b"M4A \0\0\0\0") + _box(b"moov", track * 8), 0
+
+    def read(start: int, length: int) -> bytes:
+        nonlocal size
+        size += length
+        return data[start : start + length]
+
+    assert audio_length.length_of(read, len(data)).ms is None
+    assert size < 200_000
+
+
 def _webm() -> bytes:
     """A last cluster of groups, each with as many blocks as are read of one."""
     group = b"\xa0" + (0x4000 | 1024).to_bytes(2, "big") + b"\xa1\x80" * 512
