@@ -392,6 +392,8 @@ class Format:
     """Reads a plain answer with status 200 in pieces; None: `facts` reads it at once."""
     long_reader: Callable[[], LongAnswer[PlainFacts]] | None = None
     """The same for an answer of more than `LONG_ANSWER` bytes: to build its members would hold up other calls."""
+    is_read_aside: bool = False
+    """Whether another process calls `facts` for such an answer: what it reads of it is known to its API alone."""
     is_text: Callable[[Params], bool] | None = None
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None
@@ -487,8 +489,8 @@ class Format:
     listed: frozenset[Endpoint] = frozenset()
     """`list_models` gets only models that are served at one of these endpoints; empty: every model."""
     batch: BatchFormat | None = None
-    ended: Callable[[Config, Endpoint, bytes], TaskEnd | None] = lambda *_: None
-    """How a task of an added API has ended, by an answer about it; None: it goes on, as far as is known."""
+    ended: Callable[[Config, Endpoint], Callable[[bytes], TaskEnd | None] | None] = lambda *_: None
+    """Reads how a task of an added API has ended, by an answer about it; None: it goes on, as far as is known."""
     client_header: str | None = None
     """A request header, in lower case, that only clients of this API send: what they ask for outside of the formats'
     own paths is answered in this API's words."""

@@ -354,7 +354,8 @@ def of_plain(
         return _believed(sent.call, report, doubts, lambda: _has_media(sent, body))
     if counted is None:
         spec = FORMATS[sent.call.endpoint]
-        counted = PlainText(sent.count(texts), len(texts), *reported_usage.beside_text(body, spec.media))
+        beside = (False, False) if spec.texts is NO_TEXT else reported_usage.beside_text(body, spec.media)
+        counted = PlainText(sent.count(texts), len(texts), *beside)
     shown = Shown(counted.tokens, has_text, report, counted.has_reasoned, model, has_media=counted.has_media)
     return Charge(estimate(sent, ending, shown), doubts)
 

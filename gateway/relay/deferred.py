@@ -24,6 +24,7 @@ from gateway.accounting.call_record import failed_text, record_of
 from gateway.accounting.deferral import Deferral, decode_deferral
 from gateway.api.prompt_tokens import FindsCounter
 from gateway.config import Config, Model, Route
+from gateway.errors import Unavailable
 from gateway.formats import token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
 from gateway.formats.format import LONG_ANSWER, VARIANT, BatchFormat, Format, PlainFacts, TaskEnd
@@ -53,7 +54,7 @@ from gateway.upstream.download import Download
 from gateway.upstream.pool import Pool
 
 from . import charge
-from .attempt import Attempt
+from .attempt import Attempt, MakesAnswers
 from .charge import SentRequest
 
 log = logging.getLogger("gateway")
@@ -108,6 +109,9 @@ class Parts(Protocol):
 
     @property
     def find_counter(self) -> FindsCounter: ...
+
+    @property
+    def make(self) -> MakesAnswers: ...
 
 
 def defer(this: Attempt, kept_id: str) -> None:
@@ -290,7 +294,10 @@ class DeferredPoller:
         """How the work of this good answer has ended; None: it goes on, or cannot be read now."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
         if deferral.path:
-            end = spec.ended(parts.config, call.endpoint, body)
+            end = None
+            if (read := spec.ended(parts.config, call.endpoint)) is not None:
+                with suppress(Unavailable, RuntimeError):
+                    end = await parts.make(call.key.id, _done_by, body, read)
             return None if end is None else _ending_of_task(end)
         if spec.batch is not None:
             endpoint: Endpoint = deferral.lines_endpoint  # type: ignore[assignment]
@@ -393,6 +400,10 @@ class DeferredPoller:
             if at <= time.monotonic():
                 await self._store.retire(heir_of(lease))
                 del self._retiring[lease]
+
+
+def _done_by(body: bytes, read: Callable[[bytes], TaskEnd | None]) -> TaskEnd | None:
+    return read(body)
 
 
 async def _facts(spec: Format, body: bytes) -> PlainFacts:

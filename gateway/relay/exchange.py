@@ -56,6 +56,8 @@ class Exchange:
     """Whether a plain answer has more than `LONG_ANSWER` bytes."""
     text: PlainText | None = None
     """The text of such an answer, if its charge depends on it."""
+    is_unreadable = False
+    """Whether another process could not read such an answer."""
 
     def __init__(self, attempt: Attempt) -> None:
         self.attempt = attempt
@@ -265,6 +267,11 @@ class Exchange:
         """Has the text of a long answer counted that has no report: that would hold up other calls."""
         this = self.attempt
         spec, reader, head = FORMATS[this.call.endpoint], self.facts_reader, self.head
+        if this.format.is_read_aside and head is not None and head.status in this.format.good_statuses:
+            with suppress(Unavailable, RuntimeError):
+                self.facts = await this.make(this.call.key.id, _facts_or_none, body, this.format.facts)
+            self.is_unreadable = self.facts is None
+            return
         if spec.texts is NO_TEXT or head is None or head.status != 200:
             return
         with suppress(ValueError, Unavailable, RuntimeError):  # no answer, or a process that fails: it is counted here
@@ -658,6 +665,13 @@ class PlainAnswer(NamedTuple):
     has_output: bool = True
 
 
+def _facts_or_none(body: bytes, facts: Callable[[bytes], PlainFacts]) -> PlainFacts | None:
+    try:
+        return facts(body)
+    except ValueError:
+        return None
+
+
 def read_whole(exchange: Exchange, body: bytes, failure: Failure | None) -> PlainAnswer:
     """Read the answer to a plain call, as `read_plain`. One that came as a stream is charged as that."""
     read = read_plain(exchange, body, failure)
@@ -676,6 +690,8 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         judged = provider_errors.judge(this.route.upstream, head, body, now=time.time(), hide=this.hidden)
         return PlainAnswer(charge.of_broken(sent, _ending_of(judged)), None, judged)
     try:
+        if exchange.is_unreadable:
+            raise ValueError("no JSON")
         if exchange.facts is not None:
             answer = exchange.facts
         elif exchange.facts_reader is not None:

@@ -7,7 +7,6 @@ the submission, counts only in limits of requests per time, and settles the task
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Awaitable, Mapping, Sequence
 from functools import partial
@@ -16,7 +15,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from gateway import units, untrusted_json
+from gateway import units
 from gateway.api import auth, validate
 from gateway.api.attribution import attribution_of
 from gateway.api.large_body import LARGE_BYTES
@@ -158,42 +157,34 @@ class PassthroughCalls:
     async def _link(self, context: RequestContext, asked: _Asked, call: Call, answer: Answer) -> Answer:
         """The answer to a submission, with the gateway's own addresses."""
         row = asked.row
-        if not row.links:
+        if not row.links or (found := await self._read_answer(context, call, row, answer)) is None:
             return answer
-        try:
-            content = untrusted_json.parse(answer.body)
-        except ValueError:
-            return answer
-        made = None if row.task is None else formats.id_at(content, row.task)
-        ids, is_changed = self._replace_links(context, row, content)
-        if made is not None and set(ids) - {made}:
+        if found.made is not None and (ids := set(found.linked) - {found.made}):
             bonds, upstreams = context.parts.bonds, context.parts.config.upstreams
-            bond = await bonds.require_task(call.key.in_team, (asked.owner,), row.upstream, made, upstreams)
+            bond = await bonds.require_task(call.key.in_team, (asked.owner,), row.upstream, found.made, upstreams)
             await bonds.keep_task(bond, asked.owner, ids)
-        return answer._replace(body=_written(content)) if is_changed else answer
+        return answer if found.body is None else answer._replace(body=found.body)
 
     async def _see(self, context: RequestContext, asked: _Asked, call: Call, answer: Answer) -> Answer:
         """Processes the answer to a read: the end of the task, and further ids that belong to its key. Returns the
         answer with the gateway's own addresses."""
         row, bonds = asked.row, context.parts.bonds
-        try:
-            content = untrusted_json.parse(answer.body)
-        except ValueError:
+        if (found := await self._read_answer(context, call, row, answer)) is None:
             return answer
         bond = await bonds.require(call.key.in_team, call.params.refers_to or "", TASK, context.parts.config.upstreams)
-        ended = formats.end_of(row, content)
-        further = [formats.id_at(content, pointer) for pointer in row.also]
-        ids, is_changed = self._replace_links(context, row, content)
-        await bonds.keep_task(bond, asked.owner, [*[each for each in further if each is not None], *ids])
-        if ended is not None and bond.note:
-            await self._parts.task_ended(bond.note, ended)
-        return answer._replace(body=_written(content)) if is_changed else answer
+        await bonds.keep_task(bond, asked.owner, [*found.further, *found.linked])
+        if found.ended is not None and bond.note:
+            await self._parts.task_ended(bond.note, found.ended)
+        return answer if found.body is None else answer._replace(body=found.body)
 
     @staticmethod
-    def _replace_links(context: RequestContext, row: Passthrough, content: Any) -> tuple[list[str], bool]:
-        config = context.parts.config
-        base_path = urlsplit(config.upstreams[row.upstream].base_url).path.rstrip("/")
-        return formats.replace_links(row, base_path, config.server.public_url or "", content)
+    async def _read_answer(
+        context: RequestContext, call: Call, row: Passthrough, answer: Answer
+    ) -> formats.Seen | None:
+        parts = context.parts
+        base_path = urlsplit(parts.config.upstreams[row.upstream].base_url).path.rstrip("/")
+        public_url = parts.config.server.public_url or ""
+        return await parts.make(call.key.id, formats.seen, answer.body, row, base_path, public_url)
 
     async def _caller(self, request: web.Request, context: RequestContext, row: Passthrough) -> Key:
         """The key of a request, from where the clients of the row's API put it too. Raises `Unauthorized`."""
@@ -253,10 +244,6 @@ class PassthroughCalls:
             user=user, tags=tags,
             passed=PassedRequest(request.method, path, spec, asked.poll_path, asked.is_read, asked.owner, outputs),
         )  # fmt: skip
-
-
-def _written(answer: Any) -> bytes:
-    return json.dumps(answer, separators=(",", ":")).encode()
 
 
 def _refuse_misread(request: web.Request, asked: _Asked, members: Mapping[str, Any]) -> None:

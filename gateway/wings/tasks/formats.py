@@ -6,10 +6,10 @@ Nothing is sent but the client's own bytes. An answer that is not JSON is passed
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gateway import units, untrusted_json
 from gateway.api import json_document
@@ -191,13 +191,44 @@ def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:
     return notation.holds(conditions, notation.read_options(conditions, {}, answer))
 
 
-def _ended(config: Config, endpoint: Endpoint, body: bytes) -> TaskEnd | None:
-    """How a task of the row with this name has ended; None: it goes on, or no row defines how to read it."""
+class Seen(NamedTuple):
+    """The parts of an answer that the gateway acts on."""
+
+    ended: TaskEnd | None
+    made: str | None
+    """Id of the task that a submission has made."""
+    linked: list[str]
+    """Ids in addresses."""
+    further: list[str]
+    """Further ids that an answer about a task names."""
+    body: bytes | None
+    """Answer with the gateway's own addresses; None: it has no others."""
+
+
+def seen(body: bytes, row: Passthrough, base_path: str, public_url: str) -> Seen | None:
+    """The parts of an answer; None: it is no JSON."""
     try:
-        row = rows_of(config).get(endpoint)
-        return None if row is None else end_of(row, untrusted_json.parse(body))
+        content = untrusted_json.parse(body)
     except ValueError:
         return None
+    ended, made = end_of(row, content), None if row.task is None else id_at(content, row.task)
+    further = [found for pointer in row.also if (found := id_at(content, pointer)) is not None]
+    ids, is_changed = replace_links(row, base_path, public_url, content)
+    written = json.dumps(content, separators=(",", ":")).encode() if is_changed else None
+    return Seen(ended, made, ids, further, written)
+
+
+def _end_in(row: Passthrough, body: bytes) -> TaskEnd | None:
+    try:
+        return end_of(row, untrusted_json.parse(body))
+    except ValueError:
+        return None
+
+
+def _ended(config: Config, endpoint: Endpoint) -> Callable[[bytes], TaskEnd | None] | None:
+    """Reads how a task of the row with this name has ended (None: it goes on); None: there is no such row."""
+    row = rows_of(config).get(endpoint)
+    return None if row is None else partial(_end_in, row)
 
 
 def _submitted(row: Passthrough, outputs: int, reserved: units.Counts, body: bytes) -> PlainFacts:
@@ -258,7 +289,7 @@ def format_of_reads() -> Format:
 
 def format_of(row: Passthrough, outputs: int, reserved: units.Counts) -> Format:
     """The format of the answer to a submission for this number of outputs, for which these units were reserved."""
-    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved))
+    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved), is_read_aside=True)
 
 
 def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:

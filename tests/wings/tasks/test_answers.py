@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from gateway import untrusted_json
+from gateway.formats.format import LONG_ANSWER
+from gateway.web.large_bodies import LargeBodies, Pieces
 from tests.conftest import ScriptedUpstream
-from tests.fakes.scripted import ok_json
+from tests.fakes.scripted import ok_json, until
+from tests.fakes.turns import counted
 from tests.web.conftest import AUTH, KEY, Inside
 from tests.wings.tasks.test_rows import GOOD
 
@@ -40,3 +44,28 @@ async def test_the_answer_to_a_submission_is_parsed_once_at_most(
     async with client.post("/p/v1/film", json={"prompt": "cat"}, headers=AUTH) as answer:
         assert (answer.status, json.loads(await answer.read())) == (200, shown)
     assert parsed == [row] * times
+
+
+async def test_long_answers_are_read_by_another_process(
+    inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An API may repeat the whole request in each answer, as Replicate does; polls of the gateway read them, too."""
+    shown = {"id": "t1", "state": "queued", "urls": {"get": f"{upstream.url}/v1/films/t1"}, "input": [{}] * LONG_ANSWER}
+    ask, jobs = LargeBodies._answer, list[str]()
+
+    async def noted(self: LargeBodies, key: str, job: Mapping[str, Any], pieces: Pieces) -> Any:
+        try:
+            return await ask(self, key, job, pieces)
+        finally:
+            jobs.append(job["job"])
+
+    monkeypatch.setattr(LargeBodies, "_answer", noted)
+    rows = {"row": GOOD | {"links": ["/urls/get"], "unpriced": "allow"}}
+    upstream.answer_with(always=ok_json(shown))
+    with counted(monkeypatch) as turns:
+        client = await inside(upstream.url, passthrough=rows, keys=[{"id": "k", "secret": KEY}])
+        for method, path in (("POST", "/p/v1/film"), ("GET", "/p/v1/films/t1")):
+            async with client.request(method, path, json={"prompt": "cat"}, headers=AUTH) as answer:
+                assert (answer.status, b'"/p/v1/films/t1"' in await answer.read()) == (200, True)
+        await until(lambda: len(jobs) > 3)  # the facts, the links, the read, a poll
+    assert turns.longest_json <= LONG_ANSWER
