@@ -145,3 +145,36 @@ async def test_a_body_in_tiny_chunks_is_read_in_turns(start: Starts, key: str, m
     writer.close()
     assert answer.startswith(b"HTTP/1.1 40"), answer[:100]
     assert turns.most <= 12 * MOST_CALLS, turns.by
+
+
+@pytest.mark.parametrize("turn_s", [0.0, 60.0])
+async def test_what_follows_an_upgrade_is_read_in_turns(
+    run: Runs, turn_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where each read takes less than a turn: uvloop would read up to 32 times then. A WebSocket's fragments of
+    one byte held up other calls for 700 ms."""
+    monkeypatch.setattr(client_connection, "TURN_S", turn_s)
+    runner = await run("http://127.0.0.1:9/v1")
+    _, writer = await asyncio.open_connection(*runner.addresses[0])
+    await until(lambda: runner.server is not None and runner.server.connections)
+    assert runner.server is not None
+    (connection,) = runner.server.connections
+    sizes: list[int] = []
+
+    class Parser:
+        def feed_data(self, data: bytes) -> tuple[bool, bytes]:
+            sizes.append(len(data))
+            return False, b""
+
+        def feed_eof(self) -> None:
+            pass
+
+    connection._upgraded = True
+    connection.set_parser(Parser())
+    connection.data_received(b"x" * 60_000)
+    assert sum(sizes) == (60_000 if turn_s else client_connection.PIECE_BYTES)
+    assert connection.transport is not None
+    assert not connection.transport.is_reading()
+    await until(connection.transport.is_reading)
+    assert (sum(sizes), max(sizes)) == (60_000, client_connection.PIECE_BYTES)
+    writer.close()

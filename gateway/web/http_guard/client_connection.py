@@ -112,12 +112,15 @@ class ClientConnection(web.RequestHandler):
         super().connection_lost(error)
 
     def data_received(self, data: bytes) -> None:
-        if not data or (not self._unread and (len(data) <= PIECE_BYTES or self._upgraded)):
+        if not data or (not self._unread and len(data) <= PIECE_BYTES):
             self._read(data)
             return
         self._unread.extend(data[at : at + PIECE_BYTES] for at in range(0, len(data), PIECE_BYTES))
         if self._turn is None:
             self._read_on()
+        if self._turn is None:  # with uvloop, one turn reads up to 32 times (libuv, `uv__read`)
+            self._pause_transport_reading()
+            self._turn = self._loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         """Read what has come, as much of it as one turn is to read: a read of the socket may have 40,000 chunks, also
