@@ -35,7 +35,7 @@ INHERITED: dict[str, tuple[type, set[str]]] = {
         {
             "_buffer_paused", "_current_request", "_keepalive_timeout", "_loop", "_messages",
             "_next_keepalive_close_time", "_pause_transport_reading", "_reading_paused", "_request_count",
-            "_resume_transport_reading", "_upgraded", "_waiter",
+            "_resume_transport_reading", "_waiter",
         },
     ),
     "GuardedServer": (web.Server, {"_connections", "_kwargs", "_loop"}),

@@ -419,11 +419,18 @@ def is_secret(model: str, context: RequestContext) -> bool:
     return auth.digest(model) in context.parts.key_cache.known or may_be_issued(model)
 
 
+MAX_MATCHED = 20_000
+"""Names of models, times patterns of a key, among which one that was meant is looked for: a microsecond each."""
+
+
 def _near(asked: str, key: Key, config: Config) -> str | None:
     """A name that the key may use and that was probably meant: in other letters, without a provider's prefix or blanks,
     or with a slip. None: there is none."""
-    names = [name for name in (*config.models, *config.aliases) if not is_pattern(name) and auth.may_use(key, name)]
-    return nearest(asked, names[:MAX_COMPARED])
+    names = (*config.models, *config.aliases)
+    if len(names) * len(key.models) > MAX_MATCHED:
+        return None
+    usable = [name for name in names if not is_pattern(name) and auth.may_use(key, name)]
+    return nearest(asked, usable[:MAX_COMPARED])
 
 
 def find_model(asked: str, key: Key, endpoint: Endpoint, context: RequestContext) -> NamedModel:

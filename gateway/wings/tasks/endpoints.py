@@ -180,7 +180,7 @@ class PassthroughCalls:
     @staticmethod
     async def _read_answer(
         context: RequestContext, call: Call, row: Passthrough, answer: Answer
-    ) -> formats.Seen | None:
+    ) -> formats.SeenAnswer | None:
         parts = context.parts
         base_path = urlsplit(parts.config.upstreams[row.upstream].base_url).path.rstrip("/")
         public_url = parts.config.server.public_url or ""

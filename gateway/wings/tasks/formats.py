@@ -191,21 +191,21 @@ def _holds(conditions: Mapping[str, Sequence[str]], answer: Any) -> bool:
     return notation.holds(conditions, notation.read_options(conditions, {}, answer))
 
 
-class Seen(NamedTuple):
+class SeenAnswer(NamedTuple):
     """The parts of an answer that the gateway acts on."""
 
     ended: TaskEnd | None
     made: str | None
-    """Id of the task that a submission has made."""
+    """The id of the task that a submission has made."""
     linked: list[str]
-    """Ids in addresses."""
+    """The ids in its addresses."""
     further: list[str]
     """Further ids that an answer about a task names."""
     body: bytes | None
     """Answer with the gateway's own addresses; None: it has no others."""
 
 
-def seen(body: bytes, row: Passthrough, base_path: str, public_url: str) -> Seen | None:
+def seen(body: bytes, row: Passthrough, base_path: str, public_url: str) -> SeenAnswer | None:
     """The parts of an answer; None: it is no JSON."""
     try:
         content = untrusted_json.parse(body)
@@ -215,7 +215,7 @@ def seen(body: bytes, row: Passthrough, base_path: str, public_url: str) -> Seen
     further = [found for pointer in row.also if (found := id_at(content, pointer)) is not None]
     ids, is_changed = replace_links(row, base_path, public_url, content)
     written = json.dumps(content, separators=(",", ":")).encode() if is_changed else None
-    return Seen(ended, made, ids, further, written)
+    return SeenAnswer(ended, made, ids, further, written)
 
 
 def _end_in(row: Passthrough, body: bytes) -> TaskEnd | None:
