@@ -314,7 +314,7 @@ class Exchange:
 
     def stop(self) -> None:
         """Discards the answer and aborts its connection."""
-        self._is_behind, self._late_end = False, None
+        self._is_behind, self._late_end, self._pieces = False, None, None
         if self._turn is not None:
             self._turn.cancel()
         if self.connection is not None:
@@ -378,11 +378,10 @@ class Exchange:
         """Take what has come, as much of it as one turn is to take: one piece of the network may hold 64 MB, or
         thousands of events."""
         self._turn, self._is_behind = None, False
-        if self._pieces is None:
-            self._pieces = self._untaken_pieces()
+        pieces, self._pieces = self._pieces or self._untaken_pieces(), None
         is_held_up, since, until = False, 0, time.monotonic() + TURN_S
         try:
-            while not (self.is_over or is_held_up) and (piece := next(self._pieces)):
+            while not (self.is_over or is_held_up) and (piece := next(pieces, b"")):
                 self._take(piece)
                 since += len(piece)
                 is_held_up = since >= TAKEN_AT_ONCE or self._is_held_back or time.monotonic() > until
@@ -393,22 +392,22 @@ class Exchange:
                 self.stop()
                 self._finish(None)
         if is_held_up and not self.is_over:
+            self._pieces = pieces
             self._wait_for_turn()
         else:
             self._untaken.clear()
             self._read_on()
 
     def _untaken_pieces(self) -> Iterator[bytes]:
-        while True:
-            while self._untaken:
-                data = self._untaken.popleft()
-                for whole in (data,) if self._decoder is None else self._decoder.decode(data):
-                    at = 0
-                    while at < len(whole):
-                        size = PLAIN_PIECE if self.scan is None else EVENTS_PIECE
-                        yield whole[at : at + size]
-                        at += size
-            yield b""
+        """It refers to this exchange, which must not keep it: else a whole answer waits for the garbage collector."""
+        while self._untaken:
+            data = self._untaken.popleft()
+            for whole in (data,) if self._decoder is None else self._decoder.decode(data):
+                at = 0
+                while at < len(whole):
+                    size = PLAIN_PIECE if self.scan is None else EVENTS_PIECE
+                    yield whole[at : at + size]
+                    at += size
 
     def _take(self, piece: bytes) -> None:
         if self._decoder is not None:
