@@ -71,7 +71,8 @@ class EventScan(Scan):
         self._allows = asked.allows
         self.writer = asked.writer
         self._bytes_left = asked.max_translated
-        self._splitter = sse.EventSplitter(sse.LONG_EVENT if asked.writer is None else sse.LONGEST_PARSED)
+        most = sse.LONG_EVENT if asked.writer is None else min(asked.max_translated, sse.LONGEST_PARSED)
+        self._splitter = sse.EventSplitter(most)
         self.is_at_start = True
         self._mark: bytes | None = b""
         """The beginning of what may be a byte order mark; None: the stream has begun."""
