@@ -94,7 +94,7 @@ class Exchange:
         self._untaken: deque[bytes] = deque()
         """Bytes that have come and are not taken, nor decoded."""
         self._pieces: Iterator[bytes] | None = None
-        """Pieces of them, decoded; an empty piece where there are no more."""
+        """The rest of what was begun with, decoded and in pieces, while it waits; else None."""
         self._is_behind = False
         """Whether some of them wait for another turn of the event loop, or for the client."""
         self._turn: asyncio.Handle | None = None
