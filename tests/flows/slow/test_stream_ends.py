@@ -50,7 +50,9 @@ def members_of(case: Case) -> dict[str, Any]:
 @pytest.fixture
 def gateway(start_shared_gateway: StartsGateways, shared_upstream: ScriptedUpstream) -> Gateway:
     config = settings(shared_upstream.url, upstreams={"main": {"capabilities": {"messages": True}}})
-    price = {"input": 2, "output": 8, "cached_input": 1, "cache_write": 3, "cache_write_1h": 4}
+    price = {
+        "input": 2, "output": 8, "cached_input": 1, "cache_write": 3, "cache_write_1h": 4, "web_searches_per_1000": 10,
+    }  # fmt: skip
     config["models"] = {MODEL: model("responses", price=price) | {"endpoints": ["responses", "messages"]}}
     config["server"]["access_log"] = "off"
     return start_shared_gateway(config)
