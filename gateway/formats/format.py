@@ -391,9 +391,8 @@ class Format:
     facts_reader: Callable[[], FactsReader] | None = None
     """Reads a plain answer with status 200 in pieces; None: `facts` reads it at once."""
     long_reader: Callable[[], LongAnswer[PlainFacts]] | None = None
-    """The same for an answer of more than `LONG_ANSWER` bytes: to build its members would hold up other calls."""
-    is_read_aside: bool = False
-    """Whether another process calls `facts` for such an answer: what it reads of it is known to its API alone."""
+    """The same for an answer of more than `LONG_ANSWER` bytes: to build its members would hold up other calls. None:
+    another process calls `facts`, which is a function of a module."""
     is_text: Callable[[Params], bool] | None = None
     """Whether a whole answer to this request is text and not JSON; None: never."""
     scan: Callable[[ScanInput], Scan] | None = None

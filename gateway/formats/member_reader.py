@@ -29,7 +29,7 @@ MAX_NAME = 64
 MAX_ITEMS = 1024
 """Items of an array whose members are kept; those of further ones are dropped."""
 
-MAX_OF_ITEMS = 1_048_576
+MAX_OF_ITEMS = 131_072
 """Bytes of all values that are kept of items of arrays; further ones are dropped."""
 
 SKIPPED_AT_ONCE = 16_384

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -55,11 +56,16 @@ class PlainText(NamedTuple):
     has_media: bool
 
 
-def plain_text(body: bytes, texts: re.Pattern[bytes], media: re.Pattern[bytes]) -> PlainText:
-    """Counts by the token rule what the first pattern finds."""
-    found = texts.findall(body)
+def plain_text(body: bytes, texts: re.Pattern[bytes] | None, media: re.Pattern[bytes]) -> PlainText:
+    """Counts by the token rule what the first pattern finds, or the whole body, which is a text then."""
+    found = [as_in_json(body)] if texts is None else texts.findall(body)
     quarters = sum([token_rule.count(text + b'"').quarters for text in found])
     return PlainText(token_rule.tokens_of(quarters), len(found), *beside_text(body, media))
+
+
+def as_in_json(text: bytes) -> bytes:
+    """A text as it is inside the quotes of JSON."""
+    return json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode("utf-8", "replace")
 
 
 def beside_text(body: bytes, media: re.Pattern[bytes]) -> tuple[bool, bool]:

@@ -9,12 +9,16 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from gateway.accounting.call_log import CallLog
 from gateway.api.form import Upload
 from gateway.config import Route, Upstream
-from gateway.formats.format import Format, PlainFacts, Scan
+from gateway.formats import reported_usage
+from gateway.formats.format import LONG_ANSWER, NO_TEXT, Format, PlainFacts, Scan
+from gateway.formats.reported_usage import PlainText
+from gateway.formats.table import FORMATS
 from gateway.records import Call, Failure, Fault, Usage
 from gateway.tasks import Tasks
 from gateway.upstream.connection import Head
 from gateway.upstream.pool import Pool
 
+from . import charge
 from .charge import SentRequest
 from .client_stream import ClientStream
 
@@ -80,6 +84,16 @@ class MakesAnswers(Protocol):
         """Returns what this function of a module makes of an answer for a call of this key, given these arguments. Of a
         long answer another process makes it, because that would hold up other calls. Raises `Unfit` where the function
         does, and `Unavailable`."""
+
+
+async def counted_text(make: MakesAnswers, sent: SentRequest, report: Usage | None, body: bytes) -> PlainText | None:
+    """The text of a long plain answer with this report; None: its charge does not depend on it, or it has none. Raises
+    `Unavailable`, and `RuntimeError` where the process fails."""
+    texts, media = sent.texts, FORMATS[sent.call.endpoint].media
+    if texts is NO_TEXT or charge.is_settled_by(sent, report):
+        return None
+    counted = charge.counted_by_beginning(sent, report, body, LONG_ANSWER)
+    return counted or await make(sent.call.key.id, reported_usage.plain_text, body, texts, media)
 
 
 class Attempt(NamedTuple):

@@ -23,7 +23,7 @@ the text behind the reasoning.
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -187,11 +187,15 @@ class SentRequest(NamedTuple):
 
     def texts_of(self, body: bytes) -> list[bytes]:
         """The generated texts in an answer to it, as in its JSON."""
-        spec = FORMATS[self.call.endpoint]
-        if spec.is_text is not None and spec.is_text(self.call.params):
-            return [json.dumps(body.decode("utf-8", "replace"), ensure_ascii=False)[1:-1].encode()]
-        texts = spec.texts
+        if (texts := self.texts) is None:
+            return [reported_usage.as_in_json(body)]
         return [] if texts is NO_TEXT else texts.findall(body)
+
+    @property
+    def texts(self) -> re.Pattern[bytes] | None:
+        """A pattern that finds the generated texts in an answer to it; None: the whole answer is a text."""
+        spec = FORMATS[self.call.endpoint]
+        return None if spec.is_text is not None and spec.is_text(self.call.params) else spec.texts
 
     def count(self, texts: Iterable[bytes]) -> int:
         """Tokens of generated texts, as in JSON."""
@@ -330,8 +334,7 @@ def counted_by_beginning(sent: SentRequest, report: Usage | None, body: bytes, b
     if sent.output_limit is None or (report is not None and report.completion_tokens):
         return None
     # A text may be cut there: the quote ends it.
-    spec = FORMATS[sent.call.endpoint]
-    found = reported_usage.plain_text(body[:beginning] + b'"', spec.texts, spec.media)
+    found = reported_usage.plain_text(body[:beginning] + b'"', sent.texts, FORMATS[sent.call.endpoint].media)
     return None if found.tokens < sent.output_limit * sent.call.params.candidates else found
 
 

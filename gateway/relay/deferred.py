@@ -28,6 +28,7 @@ from gateway.errors import Unavailable
 from gateway.formats import token_rule
 from gateway.formats.ceilings import PROMPT_ALLOWANCE
 from gateway.formats.format import LONG_ANSWER, VARIANT, BatchFormat, Format, PlainFacts, TaskEnd
+from gateway.formats.reported_usage import PlainText
 from gateway.formats.table import ADDED, FORMATS
 from gateway.quota import ledger_entry, pricing
 from gateway.records import (
@@ -54,7 +55,7 @@ from gateway.upstream.download import Download
 from gateway.upstream.pool import Pool
 
 from . import charge
-from .attempt import Attempt, MakesAnswers
+from .attempt import Attempt, MakesAnswers, counted_text
 from .charge import SentRequest
 
 log = logging.getLogger("gateway")
@@ -73,6 +74,12 @@ MIN_PAUSE_S, MAX_PAUSE_S = 1.0, 15.0
 
 ANSWER_WITHIN_S = 10.0
 """Time limit of one poll."""
+
+MAX_BATCH_BYTES = 262_144
+"""The maximum size of a batch, which is parsed at once. It has a kilobyte or two."""
+
+READ_AT_ONCE = 8_192
+"""Bytes of an answer between which other calls have their turn."""
 
 POLLS_AT_ONCE = 32
 MOST = 10_000
@@ -308,7 +315,15 @@ class DeferredPoller:
             facts = await _facts(spec, body)
         except ValueError:
             return None
-        return None if facts.is_pending else _ending(_sent(call, deferral, parts), facts, body)
+        if facts.is_pending:
+            return None
+        sent, counted = _sent(call, deferral, parts), None
+        if len(body) > LONG_ANSWER:
+            try:
+                counted = await counted_text(parts.make, sent, facts.usage, body)
+            except (Unavailable, RuntimeError):
+                return None
+        return _ending(sent, facts, body, counted)
 
     @asynccontextmanager
     async def _open(self, deferral: Deferral, path: str) -> AsyncIterator[tuple[Download, Head] | None]:
@@ -335,6 +350,8 @@ class DeferredPoller:
         pool, key = reached
         request = pool.request(path, [("Accept", "application/json")], b"", method="GET", key=key)
         limit = parts.config.server.max_response_bytes
+        if deferral.lines_endpoint:
+            limit = min(limit, MAX_BATCH_BYTES)
         return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
 
     async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: WorkEnd) -> None:
@@ -411,8 +428,8 @@ async def _facts(spec: Format, body: bytes) -> PlainFacts:
     if spec.long_reader is None or len(body) <= LONG_ANSWER:
         return spec.facts(body)
     reader = spec.long_reader()
-    for at in range(0, len(body), LONG_ANSWER):
-        reader.feed(body[at : at + LONG_ANSWER])
+    for at in range(0, len(body), READ_AT_ONCE):
+        reader.feed(body[at : at + READ_AT_ONCE])
         await asyncio.sleep(0)
     return reader.facts()
 
@@ -429,16 +446,17 @@ def _can_poll(endpoint: str, deferral: Deferral) -> bool:
     return spec.pending_id is not None and not deferral.lines
 
 
-def _ending(sent: SentRequest, facts: PlainFacts, body: bytes) -> WorkEnd:
+def _ending(sent: SentRequest, facts: PlainFacts, body: bytes, counted: PlainText | None) -> WorkEnd:
+    of_plain = partial(charge.of_plain, sent, facts.usage, body, facts.model, counted=counted)
     if facts.is_cancelled:
         if facts.usage is not None:
-            return WorkEnd(charge.of_plain(sent, facts.usage, body, facts.model), 499, "client_gone", facts.model)
+            return WorkEnd(of_plain(), 499, "client_gone", facts.model)
         return WorkEnd(charge.of_broken(sent, charge.Ending.STOPPED, body), 499, "client_gone", facts.model)
     if not facts.is_error:
-        return WorkEnd(charge.of_plain(sent, facts.usage, body, facts.model), model=facts.model, items=facts.items)
+        return WorkEnd(of_plain(), model=facts.model, items=facts.items)
     charged = charge.of_broken(sent, charge.Ending.REFUSED)
     if facts.has_usage or facts.has_output:
-        charged = charge.of_plain(sent, facts.usage, body, facts.model, charge.Ending.ERROR)
+        charged = of_plain(ending=charge.Ending.ERROR)
     return WorkEnd(charged, 502, "error", facts.model, "upstream_error")
 
 

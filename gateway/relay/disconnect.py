@@ -103,7 +103,7 @@ async def _drain(exchange: Exchange, limit_s: float | None) -> None:
         async with asyncio.timeout(limit_s):
             failure = await exchange.wait_until_over()
             if exchange.is_long and failure is None:
-                await exchange.count_text(exchange.take_body())
+                await exchange.read_aside(exchange.take_body())
     except TimeoutError:
         pass
     finally:

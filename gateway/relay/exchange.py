@@ -16,9 +16,9 @@ from functools import cache, partial
 from typing import NamedTuple
 
 from gateway.errors import GatewayError, Unavailable, UpstreamRefused
-from gateway.formats import reported_usage, sse
+from gateway.formats import sse
 from gateway.formats.events import Unfit
-from gateway.formats.format import LONG_ANSWER, NO_TEXT, FactsReader, Format, PlainFacts, Scan, ScanInput
+from gateway.formats.format import LONG_ANSWER, FactsReader, Format, PlainFacts, Scan, ScanInput
 from gateway.formats.reported_usage import PlainText
 from gateway.formats.table import FORMATS
 from gateway.records import Failure, Fault, Phase, Usage
@@ -27,7 +27,7 @@ from gateway.upstream.connection import Connection, Head
 from gateway.upstream.content_encoding import Decoder, EncodingFault, decoder_of
 
 from . import charge
-from .attempt import Attempt
+from .attempt import Attempt, counted_text
 from .client_stream import ClientStream, Headers, StreamWriter
 
 KEPT_SPACE = 4096
@@ -248,7 +248,7 @@ class Exchange:
         `Unavailable`, as `put_together` does."""
         if self.gathered is not None:
             return await self.put_together(body)
-        await self.count_text(body)
+        await self.read_aside(body)
         return body
 
     async def put_together(self, stream: bytes) -> bytes:
@@ -263,26 +263,22 @@ class Exchange:
         body, self.facts = made or (stream, None)
         return body
 
-    async def count_text(self, body: bytes) -> None:
-        """Has the text of a long answer counted that has no report: that would hold up other calls."""
-        this = self.attempt
-        spec, reader, head = FORMATS[this.call.endpoint], self.facts_reader, self.head
-        if this.format.is_read_aside and head is not None and head.status in this.format.good_statuses:
-            with suppress(Unavailable, RuntimeError):
+    async def read_aside(self, body: bytes) -> None:
+        """Has a long answer read that was not read in pieces, and its text counted if it has no report: both would hold
+        up other calls."""
+        this, head = self.attempt, self.head
+        if head is None or head.status not in this.format.good_statuses:
+            return
+        with suppress(ValueError, Unavailable, RuntimeError):  # no answer, or a process that fails: it is read here
+            if self.facts_reader is not None:
+                self.facts = self.facts_reader.facts()
+            elif is_text(this, body):
+                self.facts = _facts_of_text(body)
+            else:
                 self.facts = await this.make(this.call.key.id, _facts_or_none, body, this.format.facts)
-            self.is_unreadable = self.facts is None
-            return
-        if spec.texts is NO_TEXT or head is None or head.status != 200:
-            return
-        with suppress(ValueError, Unavailable, RuntimeError):  # no answer, or a process that fails: it is counted here
-            self.facts = reader.facts() if reader is not None else this.format.facts(body)
-            report = self.facts.usage
-            if not charge.is_settled_by(this.sent, report):
-                self.text = charge.counted_by_beginning(this.sent, report, body, LONG_ANSWER)
-                if self.text is None:
-                    self.text = await this.make(
-                        this.call.key.id, reported_usage.plain_text, body, spec.texts, spec.media
-                    )
+                self.is_unreadable = self.facts is None
+            if self.facts is not None:
+                self.text = await counted_text(this.make, this.sent, self.facts.usage, body)
 
     def pass_rest(self) -> None:
         """The upstream ended its stream: pass on what it left without a blank line."""
@@ -696,7 +692,7 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         elif exchange.facts_reader is not None:
             answer = exchange.facts_reader.facts()
         else:
-            answer = this.format.facts(body) if this.format.is_text is None else _facts_of_text(this, body)
+            answer = _facts_of_text(body) if is_text(this, body) else this.format.facts(body)
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
@@ -726,11 +722,14 @@ def pending_id_of(this: Attempt, facts: PlainFacts) -> str | None:
     return facts.kept_id if facts.is_pending and this.call.params.is_deferred else None
 
 
-def _facts_of_text(this: Attempt, body: bytes) -> PlainFacts:
-    """Reads the facts of an answer that may be text. Raises `ValueError` if it is not what was asked for."""
-    is_text = this.format.is_text
-    if is_text is None or not is_text(this.call.params) or body.lstrip()[:1] == b"{":
-        return this.format.facts(body)
+def is_text(this: Attempt, body: bytes) -> bool:
+    """Whether an answer is the text that was asked for, and no JSON."""
+    is_asked = this.format.is_text is not None and this.format.is_text(this.call.params)
+    return is_asked and body.lstrip()[:1] != b"{"
+
+
+def _facts_of_text(body: bytes) -> PlainFacts:
+    """Raises `ValueError` for a page in place of a text."""
     if _HTML.match(body) is not None:
         raise ValueError("a page in HTML")
     return PlainFacts(has_output=True)

@@ -11,10 +11,12 @@ import pytest
 
 from gateway.accounting.deferral import Deferral, decode_deferral, encode_deferral
 from gateway.config import Model, Route
+from gateway.formats import reported_usage
+from gateway.formats.format import LONG_ANSWER
 from gateway.quota import ledger_entry
 from gateway.records import Settlement, Usage
 from gateway.relay import deferred as under_test
-from gateway.relay.deferred import DeferredPoller
+from gateway.relay.deferred import MAX_BATCH_BYTES, DeferredPoller
 from gateway.store import Batch, Deferred, Progress, StoreUnavailable
 from gateway.upstream.ask import Fetched
 from gateway.upstream.connection import Head
@@ -95,10 +97,19 @@ class Scenario:
             server=SimpleNamespace(max_response_bytes=10**6),
         )
         pools = {"up": SimpleNamespace(request=lambda *_, **__: [])}
-        parts = SimpleNamespace(config=config, accounting=books, pools=pools, find_counter=lambda name: None)
+        self.made: list[Any] = []
+        self.limits: list[int] = []
+        """How long an answer may be, for each poll."""
+
+        async def make(key: str, function: Any, answer: bytes, *arguments: Any) -> Any:
+            self.made.append(function)
+            return function(answer, *arguments)
+
+        parts = SimpleNamespace(config=config, accounting=books, pools=pools, find_counter=lambda name: None, make=make)
         self.poller = DeferredPoller(cast(Any, self.store), lambda: cast(Any, parts))
 
-        async def fetch(*_: Any) -> Fetched:
+        async def fetch(*asked: Any) -> Fetched:
+            self.limits.append(asked[-1])
             return Fetched(Head(status, ()), json.dumps(body).encode())
 
         monkeypatch.setattr(under_test, "fetch", fetch)
@@ -128,6 +139,15 @@ async def test_how_it_ends(monkeypatch: pytest.MonkeyPatch, body: Any, expected:
     assert (made.id, made.endpoint) == ("req_1", "responses")
     assert scenario.store.entries == []
     assert scenario.telemetry.records == [made]
+
+
+async def test_long_text_without_a_report_is_counted_aside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty megabytes of it held up other calls for 360 ms."""
+    body = {"padding": "x" * LONG_ANSWER, **api.response([api.message("Hi")], usage=None)}
+    scenario = Scenario(monkeypatch, 5, 200, body)
+    (made,) = await scenario.look()
+    assert scenario.made == [reported_usage.plain_text]
+    assert (made.status, made.usage.source) == (200, "estimated")
 
 
 @pytest.mark.parametrize(
@@ -170,6 +190,7 @@ async def test_a_batch_that_never_ends_is_charged_its_reservation_after_three_da
     scenario = Scenario(monkeypatch, age_s, 200, batch, **of_batch)
     charged = [(each.status, each.ended, each.usage) for each in await scenario.look()]
     assert charged == ([(504, "error", Usage(9, LIMIT, source="estimated", variant="batch"))] if is_given_up else [])
+    assert scenario.limits == [MAX_BATCH_BYTES]  # it is parsed at once
 
 
 UNKNOWN = [

@@ -27,6 +27,9 @@ from .settings import PLACEHOLDER, Passthrough, rows_of
 
 FILE = "file"
 
+MAX_ID = 1_024
+"""Characters of a task's id; no API has longer ones. A task with one is charged at once, and cannot be asked for."""
+
 _NOTHING_USED = Usage(source="reported")
 
 _PARAMS = Params(Document("", {}), "", default_output=0, is_prompt_exact=True, is_usage_known=True)
@@ -231,6 +234,10 @@ def _ended(config: Config, endpoint: Endpoint) -> Callable[[bytes], TaskEnd | No
     return None if row is None else partial(_end_in, row)
 
 
+def _passed(body: bytes) -> PlainFacts:
+    return PlainFacts()
+
+
 def _submitted(row: Passthrough, outputs: int, reserved: units.Counts, body: bytes) -> PlainFacts:
     """Returns the facts of the answer to a submission. Raises `ValueError` if it is not JSON and the row has to read
     it."""
@@ -241,6 +248,8 @@ def _submitted(row: Passthrough, outputs: int, reserved: units.Counts, body: byt
     is_accepted = _holds(row.accepted, answer) if row.accepted else kept_id is not None
     if not is_accepted:
         return PlainFacts(usage=_NOTHING_USED, has_usage=True)
+    if kept_id is not None and len(kept_id) > MAX_ID:
+        return PlainFacts()
     ended = _whole(row, answer) if row.task is None else end_of(row, answer)
     if ended is None:
         return PlainFacts(kept_id=kept_id, is_pending=kept_id is not None)
@@ -267,7 +276,7 @@ PASSTHROUGH = Format(
     operation="passthrough",
     read=_read,
     read_form=_read_form,
-    facts=lambda body: PlainFacts(),
+    facts=_passed,
     usage=no_usage,
     scan=lambda asked: PassedScan(no_usage),
     is_binary=True,
@@ -289,7 +298,7 @@ def format_of_reads() -> Format:
 
 def format_of(row: Passthrough, outputs: int, reserved: units.Counts) -> Format:
     """The format of the answer to a submission for this number of outputs, for which these units were reserved."""
-    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved), is_read_aside=True)
+    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved))
 
 
 def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:

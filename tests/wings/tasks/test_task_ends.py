@@ -12,7 +12,7 @@ from gateway.accounting.deferral import Deferral, decode_deferral, encode_deferr
 from gateway.config import build
 from gateway.formats.format import TaskEnd
 from gateway.untrusted_json import parse
-from gateway.wings.tasks.formats import end_of, format_of
+from gateway.wings.tasks.formats import MAX_ID, end_of, format_of
 from gateway.wings.tasks.settings import rows_of
 from tests.flows.task_rows import ROWS
 
@@ -220,6 +220,14 @@ def test_a_result_with_fewer_outputs_than_asked(body: str, paid: int | None) -> 
     if paid is not None:
         assert facts.usage is not None
         assert (facts.usage.source, facts.usage.more) == ("reported", (("images", paid),) if paid else ())
+
+
+def test_a_task_whose_id_is_too_long_is_charged_at_once() -> None:
+    """The journal had five megabytes of it for each call."""
+    row = format_of(READY["kling"], 1, (("images", 1),))
+    for length, is_kept in ((MAX_ID, True), (MAX_ID + 1, False)):
+        facts = row.facts(json.dumps({"code": 0, "data": {"task_id": "x" * length}}).encode())
+        assert (facts.kept_id is not None, facts.is_pending, facts.has_usage) == (is_kept, is_kept, False)
 
 
 def test_a_note_of_an_earlier_version_is_of_one_output() -> None:
