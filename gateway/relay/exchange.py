@@ -691,8 +691,10 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
             answer = exchange.facts
         elif exchange.facts_reader is not None:
             answer = exchange.facts_reader.facts()
+        elif this.format.is_text is not None and is_text(this, body):
+            answer = _facts_of_text(body)
         else:
-            answer = _facts_of_text(body) if is_text(this, body) else this.format.facts(body)
+            answer = this.format.facts(body)
     except ValueError:  # ValidationError is one
         failure = exchange.failure(Fault.NOT_JSON, f"content-type {head.get('content-type')}"[:200])
         return PlainAnswer(charge.of_broken(sent, charge.ending_of(failure), body), None, failure)
