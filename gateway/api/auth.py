@@ -51,6 +51,15 @@ def read_address(text: str) -> Address | None:
     return getattr(address, "ipv4_mapped", None) or address
 
 
+def place_of(remote: str | None) -> str:
+    """The unit in which guesses of secrets are counted: an IPv4 address, or the /64 network of an IPv6 address, which
+    one customer owns (RFC 6177). Clients with an unknown address share one."""
+    address = read_address(remote or "")
+    if address is None or isinstance(address, IPv4Address):
+        return str(address or "")
+    return str(IPv6Network((int(address), 64), strict=False))
+
+
 def _without_port(hop: str) -> str:
     """Some proxies add one: `192.0.2.1:4711`, `[2001:db8::1]:4711`."""
     if hop.startswith("["):

@@ -5,8 +5,8 @@
    thousand keys cost no more per call than ten.
 2. Without a list of changes for that long, cached keys are not trusted: with `on_outage: deny`, calls are refused until
    the store answers; with `allow`, cached keys are accepted for `outage_max_s`, and an unknown key is not a 401.
-3. Unknown secrets are looked up in batches at a bounded rate, and cached as unknown. Only texts in the form of an
-   issued secret are looked up.
+3. Unknown secrets are looked up in batches, at a bounded rate for each address, and cached as unknown. Only texts in
+   the form of an issued secret are looked up.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.store import ChangeFeed, DocumentKind, KeyStore, StoreChange, Store
 from gateway.tasks import Tasks
 from gateway.wings import parts
 
-from .token_bucket import TokenBucket
+from .token_bucket import TokenBucket, TokenBuckets
 
 T = TypeVar("T")
 
@@ -62,7 +62,10 @@ UNKNOWN_REMEMBERED = 10_000
 """Largest number of cached unknown secrets."""
 
 UNKNOWN_PER_S, UNKNOWN_AT_ONCE = 50, 500
-"""Look-ups of unknown secrets per second. Look-ups that find a key do not count."""
+"""Look-ups of unknown secrets per second for one address. Look-ups that find a key do not count."""
+
+UNKNOWN_OF_ALL = 20
+"""Times that for all addresses, so that no single one can use it up."""
 
 LOOKED_UP_AT_ONCE = 500
 
@@ -111,8 +114,10 @@ class KeyCache:
         self._position: str | None = None
         self._changes = 0
         """How often something was changed, as far as we have heard."""
-        self._waiting: dict[bytes, asyncio.Future[KnownSecret | None]] = {}
-        self._allowance = TokenBucket(UNKNOWN_PER_S, UNKNOWN_AT_ONCE)
+        self._waiting: dict[bytes, tuple[asyncio.Future[KnownSecret | None], str | None]] = {}
+        """Secrets that the store is asked for, and the places of those that may be guesses."""
+        self._of_address = TokenBuckets(UNKNOWN_PER_S, UNKNOWN_AT_ONCE)
+        self._of_all = TokenBucket(UNKNOWN_PER_S * UNKNOWN_OF_ALL, UNKNOWN_AT_ONCE * UNKNOWN_OF_ALL)
         self._noting, self._notes_again_at = asyncio.Lock(), 0.0
         self._tasks = Tasks()
         self.configure(config)
@@ -188,24 +193,28 @@ class KeyCache:
         if self._clock() > self.fresh_until:
             raise _away()
 
-    async def look_up(self, secret: str) -> KnownSecret | None:
-        """The store's key for a secret that is not in the cache; None: there is none. Raises `Unavailable`."""
-        return await self.look_up_digest(auth.digest(secret)) if may_be_issued(secret) else None
+    async def look_up(self, secret: str, remote: str | None = None) -> KnownSecret | None:
+        """The store's key for a secret that is not in the cache, for a client at this address; None: there is none.
+        Raises `Unavailable`."""
+        if not may_be_issued(secret):
+            return None
+        return await self.look_up_digest(auth.digest(secret), auth.place_of(remote))
 
-    async def look_up_digest(self, digest: bytes) -> KnownSecret | None:
-        """The same for a digest of the index of secrets."""
+    async def look_up_digest(self, digest: bytes, place: str | None = None) -> KnownSecret | None:
+        """The same for a digest of the index of secrets, from this place; None: it cannot have been guessed."""
         if digest in self._unknown:
             return None
-        if (answer := self._waiting.get(digest)) is None:
-            if self._allowance.is_spent(self._clock()):
+        if (asked := self._waiting.get(digest)) is None:
+            buckets = [] if place is None else [self._of_address.of(place), self._of_all]
+            if any(each.is_spent(self._clock()) for each in buckets):
                 raise Unavailable(
                     "The gateway is asked for too many unknown keys. Please try again.", code="too_many_unknown_keys"
                 )
-            answer = self._waiting[digest] = asyncio.get_running_loop().create_future()
+            asked = self._waiting[digest] = asyncio.get_running_loop().create_future(), place
             if len(self._waiting) == 1:
                 self._tasks.spawn(self._look_up(), "look up keys")
         try:
-            return await asyncio.shield(answer)
+            return await asyncio.shield(asked[0])
         except StoreUnavailable:
             raise _away() from None
 
@@ -315,10 +324,13 @@ class KeyCache:
                 found = await self._find(some)
             except Exception as error:
                 for digest in some:
-                    _fail(self._waiting.pop(digest), error)
+                    _fail(self._waiting.pop(digest)[0], error)
                 continue
             for digest, known in found.items():
-                answer = self._waiting.pop(digest)
+                answer, place = self._waiting.pop(digest)
+                if known is None and place is not None:
+                    self._of_address.of(place).spend(1)
+                    self._of_all.spend(1)
                 if not answer.done():
                     answer.set_result(known)
 
@@ -333,7 +345,6 @@ class KeyCache:
             if changes == self._changes:
                 self._remember(found)
                 break
-        self._allowance.spend(sum([known is None for known in found.values()]))
         return found
 
     def _read(self, digest: bytes, text: str | None) -> KnownSecret | None:

@@ -342,7 +342,7 @@ class DataPlane:
             if (key := await each.key_of(secret, context.parts, context.remote)) is not None:
                 context.key, context.team = key.id, key.team
                 return key
-        known = known or await key_cache.look_up(secret)
+        known = known or await key_cache.look_up(secret, context.remote)
         key = auth.admit(known, secret, now=context.parts.clock.now(), remote=context.remote)
         context.key, context.team = key.id, key.team
         return key

@@ -55,7 +55,7 @@ class Scenario:
     async def caller(self, book: KeyCache, secret: str, remote: str | None = None) -> Key:
         """The key with this secret. Raises `Unauthorized` or `Unavailable`."""
         book.trust()
-        known = book.known.get(auth.digest(secret)) or await book.look_up(secret)
+        known = book.known.get(auth.digest(secret)) or await book.look_up(secret, remote)
         return auth.admit(known, secret, now=self.now, remote=remote)
 
 

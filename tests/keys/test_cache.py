@@ -214,6 +214,33 @@ async def test_unknown_secrets_are_looked_up_once_and_at_a_bounded_rate(scenario
     await scenario.caller(book, late)
 
 
+async def test_who_guesses_keys_stops_no_other_address(scenario: Scenario, counted: Counted) -> None:
+    """A worker has no key of the store in its cache when it starts, and none after a change of the teams."""
+    secrets = [(await scenario.registry.create_key({"id": f"key-{number}"}, BY)).secret for number in range(3)]
+    book = scenario.book()
+    await book.hear()
+    guesses = [scenario.caller(book, wrong(number), "192.0.2.1") for number in range(2 * under_test.UNKNOWN_AT_ONCE)]
+    await asyncio.gather(*guesses, return_exceptions=True)
+    with pytest.raises(Unavailable, match="unknown keys"):
+        await scenario.caller(book, secrets[0], "192.0.2.1")
+    await scenario.caller(book, secrets[0], "192.0.2.2")
+    assert (await book.look_up_digest(auth.digest(secrets[1]))) is not None  # of a person with a signed token
+
+
+async def test_all_addresses_together_ask_at_a_bounded_rate(
+    scenario: Scenario, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(under_test, "UNKNOWN_AT_ONCE", 2)
+    monkeypatch.setattr(under_test, "UNKNOWN_OF_ALL", 3)
+    book = scenario.book()
+    await book.hear()
+    for number in range(3 * 2):
+        with pytest.raises(Unauthorized):
+            await scenario.caller(book, wrong(number), f"192.0.2.{number}")
+    with pytest.raises(Unavailable, match="unknown keys"):
+        await scenario.caller(book, wrong(7), "192.0.2.7")
+
+
 async def test_a_key_made_after_its_secret_was_tried_works(scenario: Scenario) -> None:
     """A store that knows a secret only now is asked for it again."""
     book = scenario.book()

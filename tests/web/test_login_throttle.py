@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from gateway.web.http_guard.login_throttle import FORGIVEN_S, FREE, LONGEST_S, WrongTokens, after_wrong, place, wait_s
+from gateway.api.auth import place_of
+from gateway.web.http_guard.login_throttle import FORGIVEN_S, FREE, LONGEST_S, WrongTokens, after_wrong, wait_s
 
 
 def wrong(times: int, now: float = 100.0) -> WrongTokens:
@@ -83,4 +84,4 @@ def test_a_guesser_has_a_few_guesses_a_minute_however_it_times_them() -> None:
     ],
 )
 def test_what_is_one_address(one: str | None, other: str | None, is_same: bool) -> None:
-    assert (place(one) == place(other)) is is_same
+    assert (place_of(one) == place_of(other)) is is_same

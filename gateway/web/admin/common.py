@@ -166,7 +166,7 @@ class AdminAccess(NamedTuple):
                 request[VISITOR] = visitor
                 return visitor.principal
         secret = auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, []))
-        known = await _known_key(parts_of(request).key_cache, secret)
+        known = await _known_key(parts_of(request).key_cache, secret, request[CONTEXT].remote)
         name = self.gate.admit(request, tokens_of(admin), f"key {known.key.id}" if known is not None else "")
         now = parts_of(request).clock.now()
         if (holder := holder_of(name, admin, now)) is not None:
@@ -191,13 +191,13 @@ def by_key(request: web.Request, principal: Principal) -> Collection[str]:
     return () if principal.is_replaced or team is None or team.members is None else team.members.by_key
 
 
-async def _known_key(key_cache: KeyCache, secret: str) -> KnownSecret | None:
+async def _known_key(key_cache: KeyCache, secret: str, remote: str | None) -> KnownSecret | None:
     """The API key that a token is; None: it is none. Raises `Unavailable`."""
     known = key_cache.known.get(auth.digest(secret))
     if known is None and not may_be_issued(secret):
         return None
     key_cache.trust()
-    return known or await key_cache.look_up(secret)
+    return known or await key_cache.look_up(secret, remote)
 
 
 def parts_of(request: web.Request) -> Services:

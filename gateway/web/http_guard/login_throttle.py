@@ -7,10 +7,7 @@
 
 from __future__ import annotations
 
-from ipaddress import IPv4Address, IPv6Network
 from typing import NamedTuple
-
-from gateway.api.auth import read_address
 
 FREE = 4
 """Wrong tokens in a row that cost nothing."""
@@ -29,15 +26,6 @@ class WrongTokens(NamedTuple):
     """Wrong tokens in a row."""
     until: float = 0.0
     """When the next one is looked at; of an address that need not wait, when the last one came."""
-
-
-def place(remote: str | None) -> str:
-    """The unit of throttling: an IPv4 address, or the /64 network of an IPv6 address, which one customer owns
-    (RFC 6177). Clients with an unknown address share one."""
-    address = read_address(remote or "")
-    if address is None or isinstance(address, IPv4Address):
-        return str(address or "")
-    return str(IPv6Network((int(address), 64), strict=False))
 
 
 def wait_s(tries: WrongTokens, now: float) -> float:

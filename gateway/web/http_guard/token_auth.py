@@ -62,7 +62,7 @@ class TokenAuth:
         `otherwise`: what the token is if it is none of these, such as a known API key; empty: it is wrong then.
         """
         given = auth.digest(auth.bearer(request.headers.getall(hdrs.AUTHORIZATION, [])))
-        now, place = self._clock(), login_throttle.place(request[CONTEXT].remote)
+        now, place = self._clock(), auth.place_of(request[CONTEXT].remote)
         found = ""
         for name, token in tokens.items():
             is_right = token is not None and hmac.compare_digest(given, auth.digest(token.get_secret_value()))

@@ -28,6 +28,7 @@ from typing import NamedTuple
 
 from aiohttp import hdrs, web
 
+from gateway.api import auth
 from gateway.errors import Conflict, Forbidden, GatewayError, NotFound, Unauthorized, Unavailable
 from gateway.keys.token_bucket import TokenBuckets
 from gateway.pipeline import Services
@@ -35,7 +36,6 @@ from gateway.store import StoreUnavailable
 from gateway.web.admin.common import AWAY_WHILE_READING
 from gateway.web.admin.permissions import Role
 from gateway.web.callers import Visitor, sign_in_notes
-from gateway.web.http_guard import login_throttle
 from gateway.web.middleware import CONTEXT, Handler
 from gateway.web.responses import Whole, json_response
 from gateway.web.static_page import HEADERS
@@ -146,7 +146,7 @@ class SignIn:
 
     def _spend_code(self, request: web.Request) -> None:
         """Count a code. Raises `Unauthorized` where too many came from this address."""
-        left = self._codes.of(login_throttle.place(request[CONTEXT].remote))
+        left = self._codes.of(auth.place_of(request[CONTEXT].remote))
         if left.is_spent(time.monotonic()):
             raise _failed("too many were tried from your address; wait a minute")
         left.spend(1)
