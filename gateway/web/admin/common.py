@@ -14,8 +14,9 @@ import asyncio
 import json
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from aiohttp import hdrs, web
@@ -65,6 +66,9 @@ VISITOR = web.RequestKey("visitor", Visitor)
 SCOPE = web.RequestKey("scope", Scope)
 """The principal of the request, and its reach."""
 
+ADMIT = web.RequestKey("admit", partial[Coroutine[Any, Any, None]])
+"""Checks author and targets again: while a body comes, a key may get another team, and a person may leave."""
+
 WARNINGS = web.RequestKey("warnings", list[str])
 """Warnings for the author of a change about how safely it is kept."""
 
@@ -88,14 +92,13 @@ class AdminAccess(NamedTuple):
         operation, roles = self.operations[method, path], self.permissions[method, path]
         parameters = [each["name"] for each in operation.parameters if each["in"] == "query"]
 
-        async def enter(request: web.Request) -> web.StreamResponse:
+        async def admit(request: web.Request) -> None:
             principal = await self._principal(request)
             scope = scope_of(principal, roles)
             if scope is None or (
                 principal.role == "key" and not is_left_to_keys(path, roles, by_key(request, principal))
             ):
                 raise Forbidden(not_allowed(principal), code=None if principal.role == "viewer" else "role_not_allowed")
-            request[WARNINGS] = []
             for name in request.query:
                 if name not in parameters:
                     raise request_bodies.unknown(name, parameters, "query parameter")
@@ -106,8 +109,12 @@ class AdminAccess(NamedTuple):
                     raise bad("own", "expected true")
                 scope = Scope("own", principal)
             request[SCOPE] = scope
+            await self._check_targets(request, scope)
+
+        async def enter(request: web.Request) -> web.StreamResponse:
+            request[WARNINGS], request[ADMIT] = [], partial(admit, request)
             try:
-                await self._check_targets(request, scope)
+                await admit(request)
                 return await handler(request)
             except StoreUnavailable:
                 is_reading = request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
@@ -222,7 +229,7 @@ async def read_json(request: web.Request, at_most: int = request_bodies.MAX_BYTE
     if hdrs.EXPECT in request.headers and not content.is_eof():
         send_continue(request)
     within_s = parts_of(request).config.server.client_body_timeout_s
-    raw = bytearray()
+    raw, is_late = bytearray(), not content.is_eof()
     try:
         async with asyncio.timeout(within_s):
             while piece := await content.readany():
@@ -231,6 +238,8 @@ async def read_json(request: web.Request, at_most: int = request_bodies.MAX_BYTE
                     raise _too_large(at_most)
     except TimeoutError:
         raise BodyTimeout(f"The request body did not arrive within {within_s:g} seconds.") from None
+    if is_late:
+        await request[ADMIT]()
     if raw:
         check_type(request)
     return bytes(raw)

@@ -17,7 +17,6 @@ from aiohttp import hdrs, web
 from gateway.config import KeySettings
 from gateway.config.quantities import read_duration_s
 from gateway.keys.manage_keys import ChecksChange, permits_any
-from gateway.keys.registry import CreatedKey
 
 from . import request_bodies
 from .common import SCOPE, VISITOR, AdminAccess, actor, changed, page_limit_of, paged, parts_of, read, shown
@@ -53,11 +52,8 @@ class KeyEndpoints:
     async def list_keys(self, request: web.Request) -> web.StreamResponse:
         """Keys of file and store: `limit=100&after=ID&team=NAME`."""
         query, scope = request.query, request[SCOPE]
-        return await paged(
-            await self._registry.list_keys(
-                query.get("after", ""), page_limit_of(query), query.get("team"), scope.covers, scope.groups
-            )
-        )
+        after, limit, team = query.get("after", ""), page_limit_of(query), query.get("team")
+        return await paged(await self._registry.list_keys(after, limit, team, scope.covers, scope.groups))
 
     async def create_key(self, request: web.Request) -> web.StreamResponse:
         """201, with the secret beside what the key may do."""
@@ -71,7 +67,8 @@ class KeyEndpoints:
             made = await self._access.changing(request).create_key(
                 body, actor(request), raises_nothing(request), sees_all=scope.is_all
             )
-        return changed(request, _with_secret(made) | ({"warnings": made.warnings} if made.warnings else {}), 201)
+        shown_once = made.key | {"secret": made.secret} | ({"warnings": made.warnings} if made.warnings else {})
+        return changed(request, shown_once, 201)
 
     async def _check_owner(self, body: Mapping[str, Any], scope: Scope) -> None:
         """Raises `Forbidden` for a lead who names a person of another team, whose quotas such a key would spend."""
@@ -104,7 +101,7 @@ class KeyEndpoints:
             await self._check_rotation_by_key(request, overlap_s)
         registry = self._access.changing(request)
         rotated = await registry.rotate_key(request.match_info["id"], overlap_s, actor(request))
-        return changed(request, _with_secret(rotated))
+        return changed(request, rotated.key | {"secret": rotated.secret})
 
     async def _check_rotation_by_key(self, request: web.Request, overlap_s: float) -> None:
         """Raises `Forbidden` where the key would have two secrets or a third one within an hour."""
@@ -186,10 +183,6 @@ def raises_nothing(request: web.Request) -> ChecksChange:
     return permits_any if request[SCOPE].is_all else check
 
 
-def _with_secret(issued: CreatedKey) -> dict[str, Any]:
-    return issued.key | {"secret": issued.secret}
-
-
 class TeamEndpoints:
     """Serves `/admin/api/teams` and the paths below it."""
 
@@ -210,9 +203,8 @@ class TeamEndpoints:
     async def list_teams(self, request: web.Request) -> web.StreamResponse:
         """Teams of file and store: `limit=100&after=NAME`."""
         query, scope = request.query, request[SCOPE]
-        return await paged(
-            await self._registry.list_teams(query.get("after", ""), page_limit_of(query), scope.covers_team)
-        )
+        after, limit = query.get("after", ""), page_limit_of(query)
+        return await paged(await self._registry.list_teams(after, limit, scope.covers_team))
 
     async def create_team(self, request: web.Request) -> web.StreamResponse:
         body = await read(request, request_bodies.CreateTeam)
@@ -250,29 +242,21 @@ class QuotaEndpoints:
         self._access = access
 
     def routes(self) -> list[web.RouteDef]:
-        return [
-            route
-            for path in OWNERS
-            for route in (
-                self._access.change(hdrs.METH_POST, f"{path}/reset", self.reset),
-                self._access.change(hdrs.METH_POST, f"{path}/top_up", self.top_up),
-            )
-        ]
+        change, ways = self._access.change, {"reset": self.reset, "top_up": self.top_up}
+        return [change(hdrs.METH_POST, f"{path}/{way}", ways[way]) for path in OWNERS for way in ways]
 
     async def reset(self, request: web.Request) -> web.StreamResponse:
         """Count nothing as used at present: `{"unit": "tokens", "per": "day", "model": "gpt-4*"}`, or all of them."""
-        which = await read(
-            request, request_bodies.ResetAnyQuotas if _path(request) == ANY else request_bodies.ResetQuotas
-        )
+        kind = request_bodies.ResetAnyQuotas if _path(request) == ANY else request_bodies.ResetQuotas
+        which = await read(request, kind)
         scope = _scope(request, which)
         rows = await self._access.changing(request).reset_quotas(scope, which, actor(request))
         return changed(request, {"data": rows})
 
     async def top_up(self, request: web.Request) -> web.StreamResponse:
         """More in the running day, week or month: `{"tokens": 100000, "per": "day"}`."""
-        grant = await read(
-            request, request_bodies.GrantAnyTopUp if _path(request) == ANY else request_bodies.GrantTopUp
-        )
+        kind = request_bodies.GrantAnyTopUp if _path(request) == ANY else request_bodies.GrantTopUp
+        grant = await read(request, kind)
         rows = await self._access.changing(request).top_up(_scope(request, grant), grant, actor(request))
         return changed(request, {"data": rows})
 

@@ -1,0 +1,111 @@
+"""Requests whose body is still on its way when their author loses what permitted them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import TestClient
+
+from gateway.web import endpoints
+from gateway.wings.tasks import endpoints as tasks
+from tests.fakes.scripted import Scripted, ok_json
+
+from .conftest import ADMIN_TOKEN, Inside, until
+
+LEAD = "lead-token-0123456789"
+SETTINGS: dict[str, Any] = {
+    "admin": {"token": ADMIN_TOKEN, "tokens": {"head": {"token": LEAD, "role": "lead", "team": "ours"}}},
+    "teams": {"ours": {}, "rival": {}},
+}
+Client = TestClient[Any, Any]
+
+
+async def late(
+    client: Client, method: str, path: str, token: str, body: Any, meanwhile: Callable[[], Awaitable[Any]]
+) -> tuple[int, Any]:
+    """The answer to a request whose body is sent once the gateway has asked for it and `meanwhile` has happened."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        await meanwhile()
+        yield json.dumps(body).encode()
+
+    headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    async with client.request(method, path, headers=headers, data=pieces(), expect100=True) as answer:
+        return answer.status, json.loads(await answer.text())
+
+
+async def ask(client: Client, method: str, path: str, body: Any = None) -> Any:
+    headers = {"Authorization": f"Bearer {ADMIN_TOKEN}"}
+    async with client.request(method, f"/admin/api/{path}", headers=headers, json=body) as answer:
+        found = json.loads(await answer.text())
+        assert answer.status in (200, 201), found
+        return found
+
+
+@pytest.mark.parametrize(("method", "action", "body"), [("POST", "/rotate", {}), ("PATCH", "", {"note": "x"})])
+async def test_a_lead_changes_no_key_that_has_gone_to_another_team(
+    inside: Inside, method: str, action: str, body: Any
+) -> None:
+    """Otherwise its new secret would be hers."""
+    client = await inside("http://127.0.0.1:9/v1", **SETTINGS)
+    made = await ask(client, "POST", "keys", {"id": "moved", "team": "ours"})
+
+    async def move() -> None:
+        await ask(client, "PATCH", "keys/moved", {"team": "rival"})
+
+    status, answer = await late(client, method, f"/admin/api/keys/moved{action}", LEAD, body, move)
+    assert (status, answer["error"]["code"]) == (404, "key_not_found")
+    assert (await ask(client, "GET", "keys/moved"))["secrets"] == made["secrets"]
+    await until(client, made["secret"], 200)
+
+
+async def test_a_key_does_not_rotate_itself_once_it_is_paused(inside: Inside) -> None:
+    teams = {**SETTINGS["teams"], "ours": {"members": {"by_key": ["rotate"]}}}
+    client = await inside("http://127.0.0.1:9/v1", **{**SETTINGS, "teams": teams})
+    made = await ask(client, "POST", "keys", {"id": "own", "team": "ours"})
+
+    async def pause() -> None:
+        await ask(client, "POST", "keys/own/pause")
+        await until(client, made["secret"], 401)
+
+    status, _ = await late(client, "POST", "/admin/api/keys/own/rotate", made["secret"], {}, pause)
+    assert status == 401
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/p/v1/film"])
+async def test_a_call_of_a_key_that_is_revoked_meanwhile(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr(endpoints, "TRUSTED_S", 0.0)
+    monkeypatch.setattr(tasks, "TRUSTED_S", 0.0)
+    row = {"upstream": "up", "prefix": "/p", "submit": ["POST /v1/{kind}"], "unpriced": "allow"}
+    with Scripted(always=ok_json()) as upstream:
+        client = await inside(upstream.url, passthrough={"row": row}, **SETTINGS)
+        made = await ask(client, "POST", "keys", {"id": "gone", "team": "ours"})
+
+        async def revoke() -> None:
+            await ask(client, "DELETE", "keys/gone")
+            await until(client, made["secret"], 401)
+
+        call = {"model": "m", "prompt": "Hello"}
+        status, answer = await late(client, "POST", path, made["secret"], call, revoke)
+        assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        assert upstream.hits == 0
+
+
+async def test_who_may_still_is_served(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "TRUSTED_S", 0.0)
+    with Scripted(always=ok_json()) as upstream:
+        client = await inside(upstream.url, **SETTINGS)
+        made = await ask(client, "POST", "keys", {"id": "mine", "team": "ours"})
+        status, changed = await late(
+            client, "PATCH", "/admin/api/keys/mine", LEAD, {"note": "x"}, lambda: asyncio.sleep(0)
+        )
+        assert (status, changed["note"]) == (200, "x")
+        call = {"model": "m", "prompt": "Hello"}
+        status, _ = await late(client, "POST", "/v1/completions", made["secret"], call, lambda: asyncio.sleep(0))
+        assert status == 200
