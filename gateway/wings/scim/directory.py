@@ -19,6 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Seque
 from contextlib import aclosing
 from typing import Any, NamedTuple
 
+from gateway.chunked import portions
 from gateway.config import Config
 from gateway.config.sections import folded_name
 from gateway.keys.manage_people import BY_OPERATOR
@@ -52,6 +53,13 @@ class ResourcePage(NamedTuple):
 
     rows: list[Resource]
     total: int
+
+
+class _Membership(NamedTuple):
+    """The name of a group and the ids of its members, which are read once for all of them."""
+
+    name: str = ""
+    members: frozenset[str] = frozenset()
 
 
 class Directory:
@@ -219,26 +227,25 @@ class Directory:
         changed = after or before
         if changed is None or self._config is None or not self._follows:
             return
-        users = [] if after is None else [after]
+        users, memberships = [] if after is None else [after], [_Membership()] * 2
         if changed.kind == "Group":
-            members = [frozenset[str]() if each is None else each.members for each in (before, after)]
-            is_renamed = before is not None and after is not None and before.name != after.name
-            users = await self._users(members[0] | members[1] if is_renamed else members[0] ^ members[1])
+            memberships, ids = await asyncio.to_thread(_affected, before, after)
+            users = await self._users(ids)
         groups = await self.groups_of([each.id for each in users])
         followed: Followed = self._registry.viewed_as(Followed)
         for user in users:
             if user.is_active and (person := user.person(self._person)) is not None:
                 stay = {each["display"] for each in groups.get(user.id, ()) if each["value"] != changed.id}
-                was, will = [stay | _name_with(user.id, each) for each in (before, after)]
+                was, will = [stay | ({name} if user.id in members else set()) for name, members in memberships]
                 await followed.follow(self._config, person, was, will, self._actor)
 
-    async def _users(self, ids: Collection[str]) -> list[Resource]:
+    async def _users(self, ids: Sequence[str]) -> list[Resource]:
         """The users with these ids, without those that there are not."""
-        places, found = [f"User:{each}" for each in sorted(ids)], list[Resource]()
-        for at in range(0, len(places), PAGE):
-            some = places[at : at + PAGE]
-            texts = await self._store.read(DOCUMENTS, some)
-            rows = [(place, text) for place, text in zip(some, texts, strict=True) if text is not None]
+        found = list[Resource]()
+        for some in portions(ids, PAGE):
+            places = [f"User:{each}" for each in some]
+            texts = await self._store.read(DOCUMENTS, places)
+            rows = [(place, text) for place, text in zip(places, texts, strict=True) if text is not None]
             found += await asyncio.to_thread(lambda rows: [Resource.decode(*row) for row in rows], rows)
         return found
 
@@ -281,10 +288,11 @@ def _ids_of(rows: Sequence[tuple[str, str]], attribute: str, person: str, *, is_
     return {each.id for each in users if each.is_active == is_active and _folded(each.person(attribute)) == person}
 
 
-def _name_with(user: str, resource: Resource | None) -> set[str]:
-    """The name of a group with this member; nothing of another resource."""
-    has_it = resource is not None and resource.kind == "Group" and user in resource.members
-    return {resource.name} if resource is not None and has_it else set()
+def _affected(before: Resource | None, after: Resource | None) -> tuple[list[_Membership], list[str]]:
+    """A group before and after a change, and the ids of those for whom it is another one then."""
+    was, will = [_Membership() if each is None else _Membership(each.name, each.members) for each in (before, after)]
+    is_renamed = before is not None and after is not None and was.name != will.name
+    return [was, will], sorted(was.members | will.members if is_renamed else was.members ^ will.members)
 
 
 def _names(rows: Sequence[tuple[str, str]], person: str) -> list[tuple[str, tuple[str | None, str | None]]]:

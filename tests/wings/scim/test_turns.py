@@ -104,6 +104,33 @@ async def test_a_body_that_takes_too_long_is_not_read(
     assert turns.longest_json < 1000
 
 
+MORE = [f"user-{place:05}" for place in range(20, 30)]
+FOLLOWED: dict[str, Any] = {
+    "all get another group": {"op": "replace", "path": "displayName", "value": "operators"},
+    "some leave": {"op": "remove", "path": "members", "value": [{"value": each} for each in MORE]},
+}
+
+
+@pytest.mark.parametrize("what", FOLLOWED)
+async def test_roles_that_follow_a_large_group(
+    inside: Inside, tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The members of the group are read once, not for each person whose role is looked for."""
+    url = f"embedded:{tmp_path}"
+    await plant(url)
+    oidc = {
+        "issuer": NOWHERE, "client_id": "gateway", "session_key": "0123456789abcdef0123456789abcdef",
+        "redirect_url": "http://127.0.0.1/admin/sign-in/callback",
+        "roles": [{"group": name, "role": "viewer"} for name in ("g3", "operators")],
+    }  # fmt: skip
+    scim = {"token": TOKEN, "groups_give_roles": True}
+    client = await inside(NOWHERE, store={"url": url}, server={"access_log": "off"}, oidc=oidc, scim=scim)
+    with counted(monkeypatch) as turns:
+        status, answer = await Provider(client).patch("Groups/group-3", FOLLOWED[what])
+    assert status == 200, answer
+    assert turns.most <= MOST_CALLS, turns.by
+
+
 @pytest.mark.rest
 async def test_operations_on_many_members_are_bounded(provider: Provider) -> None:
     remove = {"op": "remove", "path": 'members[value eq "user-00001"]'}
