@@ -19,6 +19,7 @@ import aiohttp
 
 from gateway import __version__, untrusted_json
 from gateway.config.sections import is_safe_url
+from gateway.tasks import to_its_end
 
 from .id_tokens import ExpectedToken, TokenRefused, check_token
 from .key_set import KeySet, ProviderUnavailable
@@ -78,20 +79,31 @@ class OidcProvider:
         self.settings = settings
         self._http = HttpFetcher(settings.ca_file)
         self._known: dict[str, Any] = {}
-        self._read_at = -DISCOVERED_S
+        self._read_at = self._asked_at = -DISCOVERED_S
+        self._turn = asyncio.Lock()
         self._keys = KeySet(self._fetch_keys)
 
     async def close(self) -> None:
         await self._http.close()
 
     async def discover(self) -> Mapping[str, Any]:
-        """The provider's own description. Raises `ProviderUnavailable`."""
-        if time.monotonic() - self._read_at > DISCOVERED_S:
-            issuer = self.settings.issuer
-            body = await self._http.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-            self._known = read_discovery(body, issuer)
-            self._read_at = time.monotonic()
+        """The provider's own description. All that wait for it go by one answer: anyone may begin a sign-in, and there
+        are few connections. Raises `ProviderUnavailable`."""
+        if (came := time.monotonic()) - self._read_at > DISCOVERED_S:
+            async with self._turn:
+                if self._asked_at <= came:
+                    await to_its_end(self._describe(), "read-description-of-the-provider")
+            if came - self._read_at > DISCOVERED_S:
+                raise ProviderUnavailable("its description could not be read just now")
         return self._known
+
+    async def _describe(self) -> None:
+        issuer = self.settings.issuer
+        try:
+            body = await self._http.get(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+            self._known, self._read_at = read_discovery(body, issuer), time.monotonic()
+        finally:
+            self._asked_at = time.monotonic()
 
     async def _fetch_keys(self) -> bytes:
         return await self._http.get((await self.discover())["jwks_uri"])

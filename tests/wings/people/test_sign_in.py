@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
@@ -193,6 +194,14 @@ async def test_a_description_of_another_issuer_is_refused(
     provider.discovery = change
     status, _, received = await Browser(await gateway_client(inside, provider)).ask("GET", "/admin/sign-in")
     assert (status, received["error"]["code"]) == (503, "identity_provider_unavailable")
+
+
+async def test_many_who_begin_at_once_ask_the_provider_once(inside: Inside, provider: IdentityProvider) -> None:
+    """Anyone may begin; the exchange of a person's code would wait behind all of their questions."""
+    client = await gateway_client(inside, provider)
+    begun = await asyncio.gather(*[Browser(client).ask("GET", "/admin/sign-in") for _ in range(50)])
+    assert {status for status, _, _ in begun} == {302}
+    assert provider.hits == ["/.well-known/openid-configuration"]
 
 
 async def test_an_answer_of_another_issuer_is_refused(inside: Inside, provider: IdentityProvider) -> None:
