@@ -13,7 +13,7 @@ that the real use can correct them.
    difference to its real use is added. (Not the reservation: an output limit of 4096 tokens is seldom used.)
 3. So of two flows that both wait all the time, neither gets more than two calls' worth per weight ahead of the other
    (SFQ, theorem 1); and a flow with one call waits for at most one call of each other flow, whatever their backlogs.
-4. When the queue is full, the last call of the flow with the most waiting work per weight gives up its place (longest
+4. When the queue is full, the last call of the flow with the most waiting calls per weight gives up its place (longest
    queue drop, as in Shreedhar and Varghese, "Efficient Fair Queuing Using Deficit Round Robin", 1995).
 
 Workers on one store exchange what they served (`post`, `read`): each adds the others' service to its counters,
@@ -237,22 +237,10 @@ class FairQueue:
             default=inf,
         )
 
-    def displaced_by(self, call: Waiting, calls: int, size: int) -> Sequence[Waiting]:
-        """The calls that give up their places to a new one with which the queue would have `calls`, or `size` bytes,
-        too many; none: it finds no place."""
-        work, left = self._work.copy(), {flow: len(waiting) for flow, waiting in self._flows.items()}
-        own = work.get(call.flow, 0.0) + call.work
-        given_up: list[Waiting] = []
-        while calls > 0 or size > 0:
-            most = max(work, key=work.__getitem__, default=call.flow)
-            if most == call.flow or work[most] <= own:
-                return ()
-            left[most] -= 1
-            last = self._flows[most][left[most]]
-            given_up.append(last)
-            work[most] -= last.work
-            calls, size = calls - 1, size - last.size
-        return given_up
+    @property
+    def calls_by_flow(self) -> Mapping[str, Collection[Waiting]]:
+        """The waiting calls of each flow, in their order."""
+        return self._flows
 
     @property
     def places(self) -> int:
@@ -403,3 +391,28 @@ class FairQueue:
 def _read_post(text: str) -> tuple[str, int, float, dict[str, float], dict[str, Backlog]]:
     born, number, virtual_time, served, waiting = json.loads(text)
     return born, number, virtual_time, served, {flow: Backlog(*backlog) for flow, backlog in waiting.items()}
+
+
+def displaced_by(queues: Collection[FairQueue], call: Waiting, calls: int, size: int) -> Sequence[Waiting]:
+    """The calls of these queues that give up their places to a new one with which there would be `calls`, or `size`
+    bytes, too many; none: it finds no place. A flow holds as much as it has per weight of that which is short, in all
+    queues: neither many small calls nor those for other upstreams keep a new flow out."""
+    waiting: dict[str, list[Waiting]] = defaultdict(list)
+    for queue in sorted(queues, key=lambda each: each.count):
+        for flow, some in queue.calls_by_flow.items():
+            waiting[flow] += some
+    weights = {flow: some[0].weight for flow, some in waiting.items()}
+    places = {flow: len(some) for flow, some in waiting.items()}
+    sizes = {flow: sum([each.size for each in some]) for flow, some in waiting.items()}
+    given_up: list[Waiting] = []
+    while calls > 0 or size > 0:
+        held, own = (places, 1) if calls > 0 else (sizes, call.size)
+        shares = {flow: amount / weights[flow] for flow, amount in held.items()}
+        most = max(shares, key=shares.__getitem__, default=call.flow)
+        if most == call.flow or shares[most] <= shares.get(call.flow, 0.0) + own / call.weight:
+            return ()
+        given_up.append(last := waiting[most].pop())
+        places[most] -= 1
+        sizes[most] -= last.size
+        calls, size = calls - 1, size - last.size
+    return given_up

@@ -15,7 +15,7 @@ class QueueSettings(Section):
     max_wait_s: Seconds = 0
     """How long a call may wait where no route has room; 0: it is refused at once."""
     max_calls: Positive = 1000
-    """Calls of one worker that may wait at once; beyond, the flow with the most waiting work gives up its last one."""
+    """Calls of one worker that may wait at once; beyond, the flow with the most of them gives up its last one."""
     max_bytes: Positive = 67108864
     """Bytes of their requests that may wait at once in one worker."""
     by: Literal["key", "team"] = "key"

@@ -26,7 +26,7 @@ from gateway.records import Refused, WindowStatus
 from gateway.store import StoreUnavailable
 from gateway.tasks import Tasks
 
-from .fair_queue import FairQueue, Waiting
+from .fair_queue import FairQueue, Waiting, displaced_by
 from .promises import EARLY_S, Place, Promise, Promises
 from .settings import QueueSettings
 
@@ -186,11 +186,18 @@ class WaitingRoom:
                 found[upstream] = found.get(upstream, 0) + line.queue.count
         return found
 
-    def too_many_with(self, call: Waiting) -> tuple[int, int]:
-        """Returns by how many calls, and by how many bytes, the room would be too full with one more call."""
+    def make_place(self, call: Waiting) -> bool:
+        """Whether a new call may wait: where the room is full, others give up their places to it, in whatever lines."""
         queues = [line.queue for line in self._lines.values()]
         calls = 1 + sum([queue.places for queue in queues]) - self.settings.max_calls
-        return calls, call.size + sum([queue.size for queue in queues]) - self.settings.max_bytes
+        size = call.size + sum([queue.size for queue in queues]) - self.settings.max_bytes
+        if calls <= 0 and size <= 0:
+            return True
+        displaced = displaced_by(queues, call, calls, size)
+        for other in displaced:
+            for line in self._lines.values():
+                line.displace(other)
+        return bool(displaced)
 
     async def close(self) -> None:
         """End the exchange with other workers."""
@@ -379,7 +386,7 @@ class Line:
         deadline = self._loop.time() + patience_s
         if self._room_at(call) > deadline:
             return _Over("expired", self.promised(call))
-        if not self._make_place(call):
+        if not self._room.make_place(call):
             return _Over("full", self.promised(call))
         self.queue.add(call)
         self._change.set()
@@ -414,18 +421,12 @@ class Line:
             if not waits_on:
                 return _Over("expired", self.promised(call, refusals))
 
-    def _make_place(self, call: Waiting) -> bool:
-        """Whether a new call may wait: others give up their places to it where the room is full."""
-        calls, size = self._room.too_many_with(call)
-        if calls <= 0 and size <= 0:
-            return True
-        displaced = self.queue.displaced_by(call, calls, size)
-        for other in displaced:
-            turn = self._turns[other]
-            self._leave(other)
+    def displace(self, call: Waiting) -> None:
+        """A call gives up its place, if it waits here."""
+        if (turn := self._turns.get(call)) is not None:
+            self._leave(call)
             if not turn.done():
-                turn.set_result(_Over("displaced", self.promised(other)))
-        return bool(displaced)
+                turn.set_result(_Over("displaced", self.promised(call)))
 
     def note(self, call: Waiting, refusals: Sequence[Refused], *, waits_on: bool) -> None:
         """These windows have no room for this call. If it `waits_on`, no call asks for them before they may have."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wings.queue.fair_queue import HEEDED_S, FairQueue, Waiting
+from gateway.wings.queue.fair_queue import HEEDED_S, FairQueue, Waiting, displaced_by
 
 
 def never(_: Waiting) -> bool:
@@ -147,21 +147,36 @@ def test_a_call_blocked_by_its_own_limit_delays_no_other() -> None:
 def test_when_it_is_full_the_longest_flow_gives_up_its_last_call() -> None:
     heavy = [call("a") for _ in range(5)]
     queue = filled(a=heavy, b=[call("b")])
-    assert queue.displaced_by(call("b"), 1, 0) == heavy[-1:]
-    assert queue.displaced_by(call("new"), 1, 0) == heavy[-1:]
-    assert not queue.displaced_by(call("a"), 1, 0)
-    assert not queue.displaced_by(call("b", 100), 1, 0)  # it would be the longest itself
+    assert displaced_by([queue], call("b"), 1, 0) == heavy[-1:]
+    assert displaced_by([queue], call("new"), 1, 0) == heavy[-1:]
+    assert not displaced_by([queue], call("a"), 1, 0)
     light = filled(a=[call("a", weight=16) for _ in range(5)], b=[call("b")])
-    assert light.displaced_by(call("c", 1), 1, 0)
-    assert not light.displaced_by(call("b", weight=1, cost=10), 1, 0)
-    assert not FairQueue().displaced_by(call("a"), 1, 0)
+    assert displaced_by([light], call("c", weight=2), 1, 0)
+    assert not displaced_by([light], call("b", weight=1), 1, 0)
+    assert not displaced_by([FairQueue()], call("a"), 1, 0)
+
+
+def test_a_flood_of_small_calls_keeps_no_large_one_out_and_displaces_none() -> None:
+    flood, large = [call("a", cost=1) for _ in range(9)], call("b", cost=4000)
+    queue = filled(a=flood, b=[large])
+    assert displaced_by([queue], call("c", cost=4000), 1, 0) == flood[-1:]
+    assert not displaced_by([queue], call("a", cost=1), 1, 0)
+
+
+def test_the_longest_flow_gives_up_its_call_for_whatever_upstreams_that_waits() -> None:
+    flood, few = [call("a") for _ in range(5)], [call("a"), call("b")]
+    queues = [filled(a=flood), filled(a=few[:1], b=few[1:])]
+    assert displaced_by(queues, call("c"), 1, 0) == flood[-1:]
+    assert displaced_by(queues, call("c"), 6, 0) == ()  # the last of them would be no longer than the new flow
+    assert not displaced_by(queues, call("a"), 1, 0)
 
 
 def test_as_many_calls_are_displaced_as_hold_the_bytes_of_the_new_one() -> None:
     a, b = [call("a", size=100) for _ in range(5)], [call("b", size=100) for _ in range(4)]
     queue = filled(a=a, b=b)
-    assert queue.displaced_by(call("new"), 0, 250) == [a[4], a[3], b[3]]
-    assert not queue.displaced_by(call("new"), 0, 900)  # the last of them would be as long as its own flow
+    assert displaced_by([queue], call("new", size=250), 0, 250) == [a[4], a[3], b[3]]
+    assert not displaced_by([queue], call("new", size=900), 0, 900)  # it would be the longest itself
+    assert not displaced_by([queue], call("new"), 0, 901)  # there are no more
     assert queue.size == 900
 
 
