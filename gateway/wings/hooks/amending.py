@@ -198,7 +198,7 @@ class AfterHook(Amendment):
         call = reservation.call
         if _is_about(self.settings, call):
             has_text = call.endpoint in READS and call.passed is None and not call.params.is_deferred
-            answers = Answers(self._bytes) if has_text and self._may_show(call.key.id) else None
+            answers = Answers(self._bytes, call.key.id) if has_text and self._may_show(call.key.id) else None
             reservation.ended += (Listener(self._put, parts.accounting.telemetry, answers),)
 
     def _may_show(self, key: str) -> bool:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from gateway.accounting.call_log import CallLog
+from gateway.keys.room import most_of_key
 from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import HEDGED
 from gateway.records import Claim, Endpoint, Record
@@ -19,10 +21,22 @@ HELD_BYTES = 64 * 2**20
 
 
 class HeldBytes:
-    """The room for answers that a hook has in a worker, in bytes."""
+    """The room for answers that a hook has in a worker, in bytes. Those of one key leave half of it to the others."""
 
     def __init__(self, most: int = HELD_BYTES) -> None:
         self.left = most
+        self._most_of_key = most_of_key(most, MOST_BYTES)
+        self._of_key = Counter[str]()
+
+    def left_of(self, key: str) -> int:
+        return min(self.left, self._most_of_key - self._of_key[key])
+
+    def hold(self, key: str, size: int) -> None:
+        """Hold `size` more bytes of this key's answers; negative: fewer."""
+        self.left -= size
+        self._of_key[key] += size
+        if not self._of_key[key]:
+            del self._of_key[key]
 
 
 class _Answer:
@@ -35,8 +49,9 @@ class _Answer:
 class Answers:
     """The answers of one call: that of the last attempt of each of its parts. To be released."""
 
-    def __init__(self, room: HeldBytes, most: int = MOST_BYTES) -> None:
+    def __init__(self, room: HeldBytes, key: str, most: int = MOST_BYTES) -> None:
         self._room = room
+        self._key = key
         self._left = most
         self._parts: dict[CallLog, _Answer] = {}
 
@@ -58,10 +73,10 @@ class Answers:
         answer = self._parts[draft.log] = _Answer(draft.format.name)
 
         def take(data: bytes) -> None:
-            kept = data[: min(self._left, self._room.left)]
+            kept = data[: min(self._left, self._room.left_of(self._key))]
             answer.is_cut = answer.is_cut or len(kept) < len(data)
             self._left -= len(kept)
-            self._room.left -= len(kept)
+            self._room.hold(self._key, len(kept))
             answer.data.extend(kept)
 
         return draft._replace(readers=(*draft.readers, take))
@@ -83,7 +98,7 @@ class Answers:
 
     def _give_back(self, answer: _Answer) -> None:
         self._left += len(answer.data)
-        self._room.left += len(answer.data)
+        self._room.hold(self._key, -len(answer.data))
 
 
 Put = Callable[[Record, Telemetry, Answers | None], None]

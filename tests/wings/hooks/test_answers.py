@@ -17,6 +17,7 @@ from gateway.observe.metrics import Telemetry
 from gateway.observe.tracing import HEDGED
 from gateway.records import Granted, Usage
 from gateway.relay.attempt import Attempt
+from gateway.wings.hooks import answers as under_test
 from gateway.wings.hooks.amending import make
 from gateway.wings.hooks.answers import Answers, HeldBytes
 from gateway.wings.hooks.disclosing import of_keys
@@ -82,7 +83,7 @@ def draft(log: CallLog) -> Attempt:
 
 async def test_no_more_is_held_than_there_is_room_for() -> None:
     room, log = HeldBytes(10), log_of(books_of(ScriptedLedger(Granted(())), []), a_call())
-    first, second = Answers(room, 7), Answers(room, 7)
+    first, second = Answers(room, "a", 7), Answers(room, "b", 7)
     first.attempted(draft(log)).readers[0](b"x" * 20)
     second.attempted(draft(log)).readers[0](b"y" * 20)
     assert (first.size, first.is_cut, second.size, second.is_cut, room.left) == (7, True, 3, True, 0)
@@ -95,6 +96,18 @@ async def test_no_more_is_held_than_there_is_room_for() -> None:
     assert (first.size, second.size, room.left) == (0, 0, 10)
 
 
+async def test_the_answers_of_one_key_leave_room_for_those_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(under_test, "MOST_BYTES", 7)
+    room, log = HeldBytes(20), log_of(books_of(ScriptedLedger(Granted(())), []), a_call())
+    flood, other = [Answers(room, "a", 7) for _ in range(3)], Answers(room, "b", 7)
+    for each in (*flood, other):
+        each.attempted(draft(log)).readers[0](b"x" * 20)
+    assert ([each.size for each in flood], other.size) == ([7, 3, 0], 7)
+    for each in flood:
+        each.release()
+    assert (room.left, room.left_of("a")) == (13, 10)
+
+
 class Beaten(PartLog):
     stopped_as = HEDGED
 
@@ -103,7 +116,7 @@ async def test_answers_that_did_not_serve_the_call_do_not_count() -> None:
     books, call, body = books_of(ScriptedLedger(Granted(())), []), a_call(), json.dumps(FORMS["chat"].document("Hi"))
     async with log_of(books, call) as whole:
         good, failed, beaten = [kind(whole, books, call, lambda: None) for kind in (PartLog, PartLog, Beaten)]
-        answers = Answers(HeldBytes())
+        answers = Answers(HeldBytes(), "k")
         for log in (good, failed, beaten):
             answers.attempted(draft(log)).readers[0](body.encode())
         for log in (good, beaten):
