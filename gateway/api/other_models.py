@@ -6,6 +6,10 @@ them as `models` (OpenRouter, "Model routing", and Vercel's AI Gateway, "Model f
 `providerOptions.gateway` as well) and as `fallbacks` (LiteLLM, "Client-side fallbacks", whose router has two further
 names, and settings of its own in `user_config` and `router_settings_override`: `proxy/route_llm_request.py`); both
 charge for the model that served.
+
+Three forms are refused: LiteLLM writes the members of `extra_body` over those of the body (BerriAI/litellm#31118), and
+OpenRouter's `fusion`, advisor and subagent, as plugins or tools, run models of their own, which are billed beside the
+one that answers (openrouter.ai/docs, "Fusion").
 """
 
 from __future__ import annotations
@@ -26,6 +30,9 @@ LISTS = ("models", "fallbacks")
 """Members with names for a router; other forms of them are refused."""
 MOST = 16
 _MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?|userconfig|routersettingsoverride")
+_RUNS_MODELS = frozenset({"fusion", "openrouterfusion", "openrouteradvisor", "openroutersubagent"})
+"""Plugins and tools that run further models, also where they name none."""
+_NAMES_MODELS = re.compile(r"(?!allowed|excluded)\w*models?")
 
 
 def entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -40,10 +47,15 @@ def entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mappin
 def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset()) -> list[str]:
     """The models that a body names for a router; the format reads the members `known`. Raises `InvalidRequest`."""
     found: list[str] = []
+    refuse_in_tools(members.get("tools"))
     for given in [name for name in members if name not in known]:
         value, meant = members[given], folded(outer(given))
         if meant == "provideroptions" and _has(value, "gateway", "models"):
             raise _refused(f"{given}.gateway.models")
+        if meant == "plugins":
+            refuse_in_tools(value, given)
+        if meant == "extrabody":
+            _refuse_in_extra(value, given, known)
         if _MEANT.fullmatch(meant) is None or not value or not isinstance(value, str | list | dict):
             continue
         is_list = given in LISTS and isinstance(value, list) and len(value) <= MOST
@@ -51,6 +63,48 @@ def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset())
             raise _refused(given)
         found += value
     return found
+
+
+def refuse_in_tools(given: Any, name: str = "tools") -> None:
+    """Raises `InvalidRequest` for a plugin, or a tool of the upstream's own, that runs further models. A function runs
+    none, and its parameters are its own."""
+    for place, each in enumerate(given if isinstance(given, list) else [given]):
+        if not isinstance(each, dict) or (name == "tools" and each.get("type") in (None, "function")):
+            continue
+        kinds = {folded(kind) for kind in (each.get("type"), each.get("id")) if isinstance(kind, str)}
+        inside = each if name != "tools" else each.get("parameters")
+        if not _RUNS_MODELS.isdisjoint(kinds) or _names_a_model(inside):
+            raise _refused(f"{name}[{place}]")
+
+
+def _names_a_model(given: Any) -> bool:
+    waiting = [given]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, dict):
+            if any(each and _NAMES_MODELS.fullmatch(folded(name)) for name, each in value.items()):
+                return True
+            waiting += value.values()
+        elif isinstance(value, list):
+            waiting += value
+    return False
+
+
+def _refuse_in_extra(given: Any, name: str, known: frozenset[str]) -> None:
+    """Raises `InvalidRequest` for a member that would replace one that the gateway reads."""
+    if not isinstance(given, dict):
+        return
+    read = {"model", *map(folded, known)}
+    if over := [each for each in given if folded(outer(each)) in read]:
+        raise InvalidRequest(
+            f"Unsupported parameter: '{name}.{over[0][:_MAX_SHOWN]}'. Send it as '{over[0][:_MAX_SHOWN]}' itself.",
+            param=name, code="unsupported_parameter",
+        )  # fmt: skip
+    if for_routers(given, known):
+        raise _refused(name)
+
+
+_MAX_SHOWN = 64
 
 
 def refuse_for_routers(members: Mapping[str, Any]) -> None:

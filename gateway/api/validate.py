@@ -23,7 +23,7 @@ from gateway.spelling import compatible, folded
 
 from . import prompt_tokens, validation_errors
 from .json_document import parse
-from .other_models import for_routers
+from .other_models import for_routers, refuse_in_tools
 from .prompt_tokens import Counter, FindsCounter
 from .schema import Body, Generation, StreamOptions
 
@@ -57,6 +57,8 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
         refuse_other_case(document.members, rules.names)
         _refuse_cache(document.members)
         others = for_routers(document.members, rules.names)
+    elif "tools" in document.members:
+        refuse_in_tools(document.members["tools"])
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
         refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")
@@ -206,8 +208,8 @@ _BOUNDED: tuple[tuple[str, tuple[str, ...]], ...] = (
 )
 
 
-_CONFIGS = ("generationConfig", "generation_config")
-"""Members in which Gemini's API has its parameters."""
+_CONFIGS = ("generationConfig", "generation_config", "extra_body")
+"""Members in which Gemini's API has its parameters, and LiteLLM further ones."""
 
 
 def _with_configs(members: Mapping[str, Any]) -> list[Mapping[str, Any]]:

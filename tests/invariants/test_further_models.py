@@ -35,6 +35,18 @@ UNREAD: list[dict[str, Any]] = [
     {"router_settings_override": {"fallbacks": [{OWN: [DEAR]}]}},
     {"providerOptions": {"gateway": {"models": [DEAR]}}},
     {"provider_options": {"Gateway": {"models": [DEAR]}}},
+    {"extra_body": {"model": DEAR}},
+    {"extra_body": {"Model": DEAR}},
+    {"extra_body": {"fallbacks": [DEAR]}},
+    {"extra_body": {"extra_body": {"model": DEAR}}},
+    {"extra_body": {"plugins": [{"id": "fusion"}]}},
+    {"plugins": [{"id": "fusion", "analysis_models": [DEAR]}]},
+    {"plugins": [{"id": "new", "options": {"model": DEAR}}]},
+    {"plugins": {"id": "fusion"}},
+    {"tools": [{"type": "openrouter:fusion", "parameters": {"analysis_models": [DEAR]}}]},
+    {"tools": [{"type": "openrouter:advisor", "parameters": {"model": DEAR}}]},
+    {"tools": [{"type": "openrouter:subagent"}]},
+    {"tools": [{"type": "openrouter:image_generation", "parameters": {"model": DEAR}}]},
 ]
 """Forms that a router may read and the gateway does not."""
 
@@ -64,6 +76,16 @@ def test_no_model_is_named_unread(name: str) -> None:
         with pytest.raises(InvalidRequest):
             read(name, **members)
     assert read(name, models=[], fallbacks=None, disable_fallbacks=True, providerOptions={"gateway": {}}) == ()
+    assert read(name, plugins=[{"id": "web"}], extra_body={"google": {"thinking_config": {}}}) == ()
+
+
+@pytest.mark.parametrize("member", ["max_tokens", "n", "service_tier", "messages", "tools", "Max_Tokens", "n[]"])
+def test_an_extra_body_replaces_nothing_that_was_read(member: str) -> None:
+    with pytest.raises(InvalidRequest):
+        read("chat", extra_body={member: 5})
+    assert read("chat", tools=[{"type": "function", "function": {"name": "f", "parameters": {"model": "x"}}}]) == ()
+    function = {"type": "function", "name": "f", "parameters": {"properties": {"model": {"type": "string"}}}}
+    assert read("responses", tools=[function]) == ()
 
 
 @pytest.fixture(scope="module")
