@@ -24,7 +24,7 @@ the text behind the reasoning.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -40,10 +40,15 @@ from gateway.records import Call, Failure, Fault, Phase, Usage
 
 THINKING_MODELS = (
     "o1", "o1-*", "o3", "o3-*", "o4-*", "gpt-5*", "gpt-oss*", "codex-*", "computer-use-*",
-    "deepseek-reasoner*", "deepseek-r1*", "qwq*", "gemini-2.5-*", "gemini-3*", "grok-3-mini*", "grok-4*", "magistral*",
-    "*-thinking*", "*-reasoning*", "*-reasoner*",
+    "gpt-realtime-2", "gpt-realtime-2-*", "gpt-realtime-2.*",
+    "*claude-opus-[5-9]*", "*claude-sonnet-[5-9]*", "*claude-haiku-[5-9]*", "*claude-fable-*", "*claude-mythos-*",
+    "*claude-[a-z]*-latest",
+    "deepseek-reasoner*", "deepseek-r1*", "qwq*", "gemini-2.5-*", "gemini-3*", "gemini-[a-z]*-latest", "grok-3-mini*",
+    "grok-4*", "magistral*", "*-deep-research*", "*-thinking*", "*-reasoning*", "*-reasoner*",
 )  # fmt: skip
-"""Models that reason by default, by the last part of their names in lower case."""
+"""Models that reason by default, by the last part of their names in lower case, without what a router adds behind a
+colon. Claude does since Fable 5 and Opus 5 (platform.claude.com, "What's new in Claude Opus 5"), and omits its thoughts;
+models of Google are known by aliases, too (`gemini-flash-latest`)."""
 SILENT_MODELS = ("gpt-5-chat*", "gpt-5.*-chat*", "*-non-reasoning*", "*-non-thinking*")
 """Exceptions from `THINKING_MODELS`: models that do not reason by default."""
 
@@ -61,33 +66,48 @@ def may_be_hidden(call: Call, models: Iterable[str | None], *, has_reasoned: boo
     return may_reason(call, models)
 
 
+_OWN_SWITCHES: Sequence[tuple[tuple[str, ...], frozenset[str]]] = (
+    (
+        ("o[1-9]*", "gpt-*", "codex-*", "computer-use-*", "gemini-*", "grok-*"),
+        frozenset({"reasoning_effort", "reasoning"}),
+    ),
+    (("*claude-*",), frozenset({"thinking"})),
+)
+"""Parameters that can switch the reasoning of a model off, where its provider has its own: relays and other APIs take
+those of others and ignore them. Other models have any."""
+
+
 def may_reason(call: Call, models: Iterable[str | None]) -> bool:
-    """Whether a call asks for reasoning, or its model reasons by default."""
+    """Whether a call asks for reasoning, or its model reasons by default and the call does not switch that off."""
     if not FORMATS[call.endpoint].may_reason:
         return False
     asked = _asks_to_think(call.params.document.members)
-    return _thinks(models) if asked is None else asked
-
-
-def _asks_to_think(members: Mapping[str, Any]) -> bool | None:
-    """Whether a body asks for reasoning, by any provider's parameter for it; None: it has none of them."""
-    template = members.get("chat_template_kwargs")
-    more = template if isinstance(template, dict) else {}
-    for asked in (
-        members.get("reasoning_effort"), members.get("reasoning"), members.get("thinking"),
-        members.get("enable_thinking"), more.get("enable_thinking"), more.get("thinking"),
-    ):  # fmt: skip
-        value = asked
-        if isinstance(asked, dict):
-            value = asked.get("enabled", asked.get("effort", asked.get("type", bool(asked))))
-        if value is not None:
-            return value not in (False, "none", "disabled")
-    return None
-
-
-def _thinks(models: Iterable[str | None]) -> bool:
+    if any(asked.values()):
+        return True
     names = {name.lower().removeprefix("ft:").rpartition("/")[2] for name in models if name}
-    return any(_is_among(name, THINKING_MODELS) and not _is_among(name, SILENT_MODELS) for name in names)
+    return any(_thinks(name, asked.keys()) for name in names | {name.partition(":")[0] for name in names})
+
+
+def _asks_to_think(members: Mapping[str, Any]) -> dict[str, bool]:
+    """Whether a body asks for reasoning, or for none, by each provider's parameter for it that it has."""
+    found: dict[str, bool] = {}
+    extra, template = members.get("extra_body"), members.get("chat_template_kwargs")
+    for place in (members, extra, template):
+        for name in ("reasoning_effort", "reasoning", "thinking", "enable_thinking") if isinstance(place, dict) else ():
+            value = place.get(name)
+            if isinstance(value, dict):
+                value = value.get("enabled", value.get("effort", value.get("type", bool(value))))
+            if value is not None:
+                known = name if place is members else "elsewhere"
+                found[known] = found.get(known, False) or value not in (False, "none", "disabled")
+    return found
+
+
+def _thinks(name: str, switched_off: Collection[str]) -> bool:
+    if not _is_among(name, THINKING_MODELS) or _is_among(name, SILENT_MODELS):
+        return False
+    own = next((own for patterns, own in _OWN_SWITCHES if _is_among(name, patterns)), None)
+    return not switched_off if own is None else own.isdisjoint(switched_off)
 
 
 def _is_among(name: str, patterns: Iterable[str]) -> bool:

@@ -27,7 +27,8 @@ def hides(call: Call, *models: str | None, has_reasoned: bool = False, is_whole:
     [
         "o1", "o1-mini", "o3", "o3-pro", "o4-mini-2025-04-16", "gpt-5", "gpt-5-nano", "gpt-5.1", "openai/o3-mini",
         "ft:o4-mini:acme", "deepseek-reasoner", "deepseek/deepseek-r1:free", "Qwen/QwQ-32B", "GPT-5", "gpt-oss-120b",
-        "qwen3-30b-a3b-thinking-2507", "grok-4-fast-reasoning", "gemini-2.5-flash",
+        "qwen3-30b-a3b-thinking-2507", "grok-4-fast-reasoning", "gemini-2.5-flash", "gemini-flash-latest",
+        "openai/o3:nitro", "sonar-deep-research", "gpt-realtime-2",
     ],
 )  # fmt: skip
 def test_models_that_think(name: str) -> None:
@@ -40,8 +41,42 @@ def test_models_that_think(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
+        "claude-fable-5", "claude-opus-5", "anthropic/claude-opus-5.5", "us.anthropic.claude-sonnet-5-v1:0",
+        "claude-haiku-5-5", "claude-mythos-preview", "~anthropic/claude-opus-latest",
+    ],
+)  # fmt: skip
+def test_claude_thinks_by_default_since_its_fifth_generation(name: str) -> None:
+    assert hides(a_call(), name)
+    assert hides(a_call(reasoning_effort="none"), name)  # which Anthropic's own chat ignores
+    assert not hides(a_call("messages", thinking={"type": "disabled"}), name)
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"enable_thinking": False},
+        {"thinking": {"type": "disabled"}},
+        {"chat_template_kwargs": {"enable_thinking": False}},
+    ],
+)
+def test_a_switch_of_another_provider_turns_nothing_off(members: dict[str, Any]) -> None:
+    for name in ("gpt-5", "openai/o3:nitro", "gemini-2.5-pro", "grok-4"):
+        assert hides(a_call(**members), name)
+    for name in ("deepseek-r1", "qwq-32b", "kimi-k2-thinking"):
+        assert not hides(a_call(**members), name)
+
+
+def test_one_that_asks_for_it_counts_beside_one_that_does_not() -> None:
+    assert hides(a_call(reasoning_effort="none", reasoning={"effort": "high"}), "gpt-5")
+    assert hides(a_call(reasoning_effort="none", extra_body={"thinking": {"type": "adaptive"}}), "gpt-4o")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
         "gpt-4o", "gpt-4.1-mini", "gpt-3.5-turbo", "gpt-5-chat-latest", "gpt-5.1-chat-latest", "o", "opus", "o11y",
         "deepseek-chat", "llama-3.1-8b", "qwen3-non-thinking", "grok-4-fast-non-reasoning", "codex", "",
+        "claude-opus-4-5", "claude-sonnet-4-20250514", "claude-3-5-sonnet-latest", "gpt-realtime-2025-08-28",
     ],
 )  # fmt: skip
 def test_models_that_do_not_unless_they_are_asked(name: str) -> None:

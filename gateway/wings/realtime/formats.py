@@ -367,5 +367,6 @@ REALTIME = Format(
     facts=completions.facts,
     usage=reported,
     has_model_in_path=True,
+    may_reason=True,
     request_headers=frozenset({"openai-beta", "openai-safety-identifier"}),
 )

@@ -16,7 +16,7 @@ from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.gateway_process import Gateway, eventually, key, model, settings
 from tests.wings.realtime.test_realtime import Socket, close_code, session, until
 
-MODEL = "gpt-realtime"
+MODEL, THINKS = "gpt-realtime", "gpt-realtime-2"
 PRICE = {"input": 4, "cached_input": 0.4, "output": 16, "audio_in": 32, "audio_out": 64}
 SOUND = "A" * 128_000
 """Two seconds of 16 bits at 24 kHz."""
@@ -179,6 +179,7 @@ def _fresh(upstream: RealtimeUpstream) -> None:
 def gateway(start_shared_gateway: StartsGateways, upstream: RealtimeUpstream) -> Gateway:
     models = {
         MODEL: model("realtime", price=PRICE, max_output_tokens=500),
+        THINKS: model("realtime", price=PRICE, max_output_tokens=500),
         "scribe": model("transcriptions", price={"input": 6, "output": 10}),
         "cheap": model("transcriptions", price={"input": 0.006, "output": 0.01}),
         "whisper-1": model("transcriptions", price={"audio_per_minute": 0.006}),
@@ -248,6 +249,16 @@ async def test_what_is_billed_is_charged_wherever_a_session_ends(gateway: Gatewa
         assert all(row["cost_usd"] for row in rows), where
         assert bool(rows) == any(step.tokens for step in steps[:number]), where
         await asyncio.to_thread(eventually, lambda: used(gateway) == (before + tokens, 0))  # noqa: B023
+
+
+async def test_a_model_that_reasons_unseen_is_charged_what_was_reserved(gateway: Gateway) -> None:
+    """GPT-Realtime-2 bills tokens of reasoning, which no event shows (developers.openai.com, models)."""
+    for steps, tokens in ((RESPONSE, 500), ([*RESPONSE, SCRIPTS["response, reported"][4]], 80)):
+        async with session(gateway, model=THINKS) as socket:
+            name = id_of(socket)
+            await follow(socket, steps)
+        (row,) = await charged(gateway, name)
+        assert row["completion_tokens"] == tokens
 
 
 async def test_a_transcription_that_shows_nothing_and_fails_is_free(gateway: Gateway) -> None:
