@@ -47,8 +47,8 @@ THINKING_MODELS = (
     "grok-4*", "magistral*", "*-deep-research*", "*-thinking*", "*-reasoning*", "*-reasoner*",
 )  # fmt: skip
 """Models that reason by default, by the last part of their names in lower case, without what a router adds behind a
-colon. Claude does since Fable 5 and Opus 5 (platform.claude.com, "What's new in Claude Opus 5"), and omits its thoughts;
-models of Google are known by aliases, too (`gemini-flash-latest`)."""
+colon. Claude does since Fable 5 and Opus 5 (platform.claude.com, "What's new in Claude Opus 5"), and omits its
+thoughts; models of Google are known by aliases, too (`gemini-flash-latest`)."""
 SILENT_MODELS = ("gpt-5-chat*", "gpt-5.*-chat*", "*-non-reasoning*", "*-non-thinking*")
 """Exceptions from `THINKING_MODELS`: models that do not reason by default."""
 

@@ -12,6 +12,7 @@ from gateway.errors import UpstreamFailed
 from gateway.formats import sse
 from gateway.formats.format import ScanInput
 from gateway.formats.openai import responses
+from gateway.formats.openai.responses_reader import RESPONSE_TEXT
 from gateway.formats.openai.responses_scan import ResponsesScan
 from gateway.records import Failure, Fault, Phase, Usage
 from tests.amounts import amount
@@ -237,3 +238,56 @@ def test_a_plain_answer_as_events() -> None:
     kinds = [json.loads(line[6:])["type"] for line in lines if line.startswith(b"data: ")]
     items = ["response.output_item.added", "response.output_item.done"]
     assert kinds == ["response.created", *items, *items, "response.completed"]
+
+
+def of_item(item: dict[str, Any], *between: dict[str, Any], is_done: bool = False) -> ResponsesScan:
+    """The scan of a stream that broke off in an item of its output, or behind it."""
+    place = {"output_index": 0}
+    events = [{"type": "response.output_item.added", **place, "item": item | {"status": "in_progress"}}]
+    events += [each | place for each in between]
+    if is_done:
+        events.append({"type": "response.output_item.done", **place, "item": item})
+    return fed(api.written([*EVENTS[:2], *events]))[0]
+
+
+@pytest.mark.parametrize(
+    ("kind", "unit"),
+    [
+        ("image_generation_call", "images"), ("web_search_call", "web_searches"), ("file_search_call", "file_searches"),
+        ("code_interpreter_call", "containers"),
+    ],
+)  # fmt: skip
+def test_a_tool_that_has_begun_counts_once(kind: str, unit: str) -> None:
+    """The last partial picture is nearly the whole one, and its item ends behind it."""
+    partial = {"type": "response.image_generation_call.partial_image", "partial_image_b64": "AAAA"}
+    for is_done in (False, True):
+        assert of_item({"type": kind, "id": "i"}, partial, is_done=is_done).named().more == ((unit, 1),)
+    opened = {"type": "web_search_call", "id": "i", "action": {"type": "open_page"}}
+    assert of_item(opened, is_done=True).named().more == ()
+
+
+@pytest.mark.parametrize(
+    ("item", "kind"),
+    [
+        ({"type": "shell_call", "action": {"commands": ["word " * 100]}}, "shell_call_command"),
+        ({"type": "apply_patch_call", "operation": {"diff": "word " * 100}}, "apply_patch_call_operation_diff"),
+        ({"type": "function_call", "arguments": "word " * 100}, "function_call_arguments"),
+        ({"type": "local_shell_call", "action": {"command": ["sh", "word " * 100]}}, None),
+    ],
+)
+def test_what_a_tool_is_asked_to_do_is_text(item: dict[str, Any], kind: str | None) -> None:
+    """Also where the item comes whole, without its pieces; never twice."""
+    pieces = [{"type": f"response.{kind}.delta", "delta": "word " * 25}] * 4 if kind else []
+    for between, is_done in ((pieces, False), (pieces, True), ([], True)):
+        assert 100 <= of_item(item, *between, is_done=is_done or not kind).delivered_tokens() < 250
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"type": "shell_call", "action": {"commands": ["word"]}},
+        {"type": "apply_patch_call", "operation": {"diff": "word"}},
+    ],
+)
+def test_it_is_text_of_a_plain_response(item: dict[str, Any]) -> None:
+    assert RESPONSE_TEXT.findall(json.dumps({"output": [item]}).encode()) == [b"word"]

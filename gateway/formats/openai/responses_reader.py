@@ -11,20 +11,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from gateway import units
 from gateway.formats import member_reader
 from gateway.formats.member_reader import EACH
-from gateway.formats.reader import AnswerReader, objects, text_of, value_at
+from gateway.formats.reader import AnswerReader, objects, text_of, value_at, values_of
 from gateway.formats.reported_usage import count
 from gateway.records import Usage
 
 from .reader import reported
 
-RESPONSE_TEXT = re.compile(rb'"(?:text|refusal|arguments|input|code)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
-"""Generated texts in a plain response of the Responses API: the one group."""
+RESPONSE_TEXT = re.compile(
+    rb'"(?:(?:text|refusal|arguments|input|code|diff)"\s*:\s*"|commands?"\s*:\s*\[\s*")((?:[^"\\]++|\\.)++)"'
+)
+"""Generated texts in a plain response of the Responses API: the one group. Of a shell's commands the first."""
 
 _NAMES = {
     "input_tokens": "prompt_tokens", "input_tokens_details": "prompt_tokens_details",
@@ -101,6 +103,7 @@ GOOD_ENDS = frozenset({"response.completed", "response.incomplete", "response.do
 """The last one is of backends of Codex and of relays (oh-my-pi#4692, 9router#2142)."""
 BAD_ENDS = frozenset({"response.failed", "error"})
 ENDS = GOOD_ENDS | BAD_ENDS
+ITEM_BEGINS = frozenset({"response.output_item.added"})
 ITEM_ENDS = frozenset({"response.output_item.done"})
 """Events with an item of the output, whole."""
 HEADS = frozenset({"response.created", "response.in_progress", "response.queued"})
@@ -134,7 +137,7 @@ class ResponsesReader(AnswerReader):
     """Collects the id, items, texts and end state of one response."""
 
     WANTED = (
-        ("type",), ("sequence_number",), ("error",), ("code",), ("message",),
+        ("type",), ("sequence_number",), ("error",), ("code",), ("message",), ("output_index",),
         *[("response", name) for name in _RESPONSE], *[("response", "output", EACH, *path) for path in _ITEM],
         *[("item", *path) for path in _ITEM],
     )  # fmt: skip
@@ -148,18 +151,26 @@ class ResponsesReader(AnswerReader):
         """The ids of the items of its output, when it has ended."""
         self._output: list[dict[str, Any]] = []
         """The members with facts, of each item that has ended."""
+        self._begun: dict[Any, dict[str, Any]] = {}
+        """The same of those that have not, by their places: a tool may have run, and is billed."""
         self.has_ended = False
         """Whether an event that ends a response has come, well or not."""
         self.is_good = False
 
     def named(self) -> Usage:
-        return self._named._replace(more=units.counts(_tools({"output": self._output})[0]))
+        output = [*self._output, *self._begun.values()]
+        return self._named._replace(more=units.counts(_tools({"output": output})[0]))
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
         kind, given, item = value.get("type"), value.get("response"), value.get("item")
         response: dict[str, Any] = given if isinstance(given, dict) else {}
-        if kind in ITEM_ENDS and isinstance(item, dict) and len(self._output) < member_reader.MAX_ITEMS:
-            self._output.append(_facts_of(item))
+        if isinstance(item, dict) and len(self._output) + len(self._begun) < member_reader.MAX_ITEMS:
+            place = place if isinstance(place := value.get("output_index"), int) else None
+            if kind in ITEM_BEGINS:
+                self._begun[place] = _facts_of(item)
+            elif kind in ITEM_ENDS:
+                self._begun.pop(place, None)
+                self._output.append(_facts_of(item))
         if kind in HEADS or kind in ENDS:
             self._head(response)
         if kind not in ENDS:
@@ -172,7 +183,7 @@ class ResponsesReader(AnswerReader):
             # ChatGPT's backend, vLLM and relays end without the output (litellm#32724, vllm#30223, new-api#4362).
             items = objects(response.get("output")) or self._output
             self.items, usage = ids_of(items), usage_of({**response, "output": items})
-            self.texts = [text for item in items for text in _texts_of(item)]
+            self.texts = [text for item in items for text in texts_of(item)]
         if kind in GOOD_ENDS and response.get("status") != "failed":
             self.is_good = True
         else:
@@ -221,8 +232,15 @@ def _facts_of(item: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _texts_of(item: Mapping[str, Any]) -> list[bytes]:
-    """Generated texts of an item of the output, as in JSON."""
-    texts = [part.get("text") or part.get("refusal") for part in objects(item.get("content"))]
+def texts_of(item: Mapping[str, Any]) -> list[bytes]:
+    """Generated texts of an item of the output, as in JSON: also what it lets a tool do."""
+    texts = [
+        part.get("text") or part.get("refusal") for name in ("content", "summary") for part in objects(item.get(name))
+    ]
     texts += [item.get(name) for name in ("arguments", "input", "code")]
+    texts += [text for name in ("arguments", "action", "operation") for text in _inside(item.get(name))]
     return [json.dumps(text).encode()[1:-1] for text in texts if isinstance(text, str) and text]
+
+
+def _inside(given: Any) -> Iterable[str]:
+    return values_of(given) if isinstance(given, dict) else ()

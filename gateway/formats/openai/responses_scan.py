@@ -25,12 +25,13 @@ from gateway.formats.member_reader import MemberReader
 from gateway.formats.reader import ERRORS, HAS_ERROR
 from gateway.formats.reason_cleaner import ReasonCleaner
 
-from .responses_reader import BAD_ENDS, ENDS, HEADS, ITEM_ENDS, ResponsesReader
+from .responses_reader import BAD_ENDS, ENDS, HEADS, ITEM_BEGINS, ITEM_ENDS, ResponsesReader, texts_of
 
 WITH_TEXT = frozenset({
     "response.reasoning_text.delta", "response.reasoning_summary_text.delta", "response.output_text.delta",
     "response.refusal.delta", "response.function_call_arguments.delta", "response.custom_tool_call_input.delta",
     "response.mcp_call_arguments.delta", "response.code_interpreter_call_code.delta",
+    "response.shell_call_command.delta", "response.apply_patch_call_operation_diff.delta",
 })  # fmt: skip
 """Types of the events with texts of the answer."""
 
@@ -49,7 +50,7 @@ class ResponsesScan(EventScan):
     TEXTS = re.compile(rb'"delta"\s*:\s*"((?:[^"\\]++|\\.)++)"')
     HAS_TEXTS = re.compile(_of_types(WITH_TEXT))
     THINKS = re.compile(_of_types({kind for kind in WITH_TEXT if "reasoning" in kind}))
-    MATTERS = re.compile(_of_types(HEADS | ITEM_ENDS | ENDS) + rb'|"error"\s*:\s*(?!\s|null|""|\{\})')
+    MATTERS = re.compile(_of_types(HEADS | ITEM_BEGINS | ITEM_ENDS | ENDS) + rb'|"error"\s*:\s*(?!\s|null|""|\{\})')
     HAS_OBJECTS_ONLY = True
     NUMBER = re.compile(rb'"sequence_number"\s*:\s*(\d{1,15})')
 
@@ -61,6 +62,8 @@ class ResponsesScan(EventScan):
         """The type of the long event that is going on, as far as it is known."""
         self._number: int | None = None
         """The highest number of an event that was passed on."""
+        self._seen_in_items = 0
+        """Bytes of text that had come when the last item of the output ended."""
         self._has_passed_failure = False
         """A long `response.failed` was passed on before it was known to be one: `_end` is its end."""
 
@@ -77,6 +80,14 @@ class ResponsesScan(EventScan):
     def is_usage_final(self) -> bool:
         """Whether the usage came with the end, also with that of a failed response."""
         return self.usage is not None and self.reader.has_ended
+
+    def _note(self, value: Mapping[str, Any]) -> bool:
+        """Take the facts; count the texts of an item that came whole, without pieces before it."""
+        if value.get("type") in ITEM_ENDS and isinstance(item := value.get("item"), dict):
+            if self._seen == self._seen_in_items and (texts := texts_of(item)):
+                self._take_texts(texts)
+            self._seen_in_items = self._seen
+        return super()._note(value)
 
     def failed(self, error: GatewayError, request_id: str) -> bytes:
         """The event that ends this stream with an error of the gateway."""
