@@ -195,6 +195,7 @@ class EventScan(Scan):
         """Take the facts of an event. False: it is an error."""
         report = self.reader.facts(value)
         self.error, self.model = self.reader.error, self.reader.model
+        self.has_compacted = self.reader.has_compacted
         if self.reader.texts and not self.has_text:
             self._take_texts(self.reader.texts)
         if report is not None:

@@ -103,6 +103,8 @@ class Scan:
     """Whether some of the text was reasoning."""
     has_media = False
     """Whether some of the answer is sound or a picture."""
+    has_compacted = False
+    """Whether the answer begins with a shorter form of its prompt, which was read for it."""
     has_begun = False
     """Whether any data other than comments and an error arrived."""
     is_at_start = False

@@ -29,6 +29,8 @@ class AnswerReader:
     """The texts of an answer that the object with its end repeats, as in JSON."""
     counts_output = True
     """Whether the newest report counts the output."""
+    has_compacted = False
+    """Whether the model has read the prompt once more beforehand, to shorten it."""
     _named: Usage = Usage()
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:

@@ -176,6 +176,8 @@ class Shown(NamedTuple):
     """The units, the service and the prompts of searches that the answer names beside its report."""
     has_media: bool = False
     """Whether some of it is sound or a picture, whose tokens are not counted."""
+    has_compacted: bool = False
+    """Whether the prompt was also read to shorten it, which a report counts at its end only."""
     is_stream: bool = False
     """The head of an event stream arrived."""
     elapsed_s: float = 0.0
@@ -294,6 +296,8 @@ def estimate(sent: SentRequest, ending: Ending, shown: Shown) -> Usage:
     seen = max(0 if shown.has_media else completion, report.completion_tokens)
     completion = max(completion, report.completion_tokens, _unseen(sent, ending, shown))
     prompt, more = report.prompt_tokens or call.params.prompt_tokens, units.highest(report.more, named.more)
+    if shown.has_compacted and not report.parts:
+        prompt += call.params.prompt_tokens
     variant = report.variant or named.variant or windows.variants_of(call.params)[0]
     kinds = prompt + named.prompt_tokens, completion, report.cached_tokens, report.reasoning_tokens
     usage = Usage(*kinds, "estimated", more, variant)
@@ -338,7 +342,7 @@ def of_stream(sent: SentRequest, scan: Scan, ending: Ending, elapsed_s: float = 
         ending = Ending.WHOLE
     shown = Shown(
         scan.delivered_tokens(), scan.text_events(), report, scan.has_reasoned, scan.model, scan.named(),
-        scan.has_media, is_stream=True, elapsed_s=elapsed_s,
+        scan.has_media, scan.has_compacted, is_stream=True, elapsed_s=elapsed_s,
     )  # fmt: skip
     return Charge(estimate(sent, ending, shown), doubts)
 

@@ -112,6 +112,12 @@ def test_reports(report: Any, expected: Usage | None) -> None:
             [{"input_tokens": 70, "cache_read_input_tokens": 60}, {"input_tokens": 10, "cache_read_input_tokens": 60}],
             (70, 0, 60),
         ),
+        # A smaller set with less of the cache replaces none.
+        (
+            [{"input_tokens": 10, "cache_read_input_tokens": 60}, {"input_tokens": 10, "cache_read_input_tokens": 0}],
+            (70, 0, 60),
+        ),
+        ([{"input_tokens": 70}, {"input_tokens": 10, "cache_read_input_tokens": 60}], (70, 0, 60)),
         ([{"input_tokens": 10, "cache_read_input_tokens": 100}, {"input_tokens": 10}], (110, 0, 100)),
         ([{"input_tokens": 10}, {"cache_read_input_tokens": 100}], (110, 0, 100)),
         # Each count that is given replaces its own (anthropic-sdk, `accumulate_event`); zeros alone replace none.

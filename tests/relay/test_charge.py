@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Model, Route
+from gateway.formats.anthropic.reader import MessagesScan
 from gateway.formats.ceilings import OUTPUT_ALLOWANCE, PROMPT_ALLOWANCE
 from gateway.formats.format import ScanInput
 from gateway.formats.openai.reader import StreamScan, reported
@@ -120,6 +121,35 @@ ERROR = b'data: {"error": {"message": "no"}}\n\n'
 )
 def test_stream(events: list[bytes], usage: Usage) -> None:
     assert stream(sent(), *events) == usage
+
+
+@pytest.mark.parametrize("place", ["chunk", "choice"])
+def test_a_report_beside_an_error_counts(place: str) -> None:
+    error = {"message": "no", "code": 502}
+    chunk = {"choices": [], "error": error} if place == "chunk" else {"choices": [{"index": 0, "error": error}]}
+
+    def last(usage: dict[str, int]) -> bytes:
+        return b"data: " + json.dumps(chunk | {"usage": usage}).encode() + b"\n\n"
+
+    for words in ((WORDS,), ()):
+        assert stream(sent(), *words, last({"prompt_tokens": 9, "completion_tokens": 20})) == estimated(9, 20)
+    assert stream(sent(), last({"prompt_tokens": 0, "completion_tokens": 0})) == Usage()
+
+
+def test_a_compaction_is_output_and_reads_the_prompt_once_more() -> None:
+    """Its report comes with the end alone (platform.claude.com, "Compaction"): `iterations`, which are no sum at the
+    top."""
+    asked = sent("chat")
+    scan = MessagesScan(ScanInput(allows=asked.allows))
+    for event in (
+        {"type": "message_start", "message": {"model": "m", "usage": {"input_tokens": 3, "output_tokens": 1}}},
+        {"type": "content_block_start", "index": 0, "content_block": {"type": "compaction", "content": None}},
+        {"type": "content_block_delta", "index": 0, "delta": {"type": "compaction_delta", "content": "word " * 20}},
+    ):
+        scan.feed(b"data: " + json.dumps(event).encode() + b"\n\n")
+    usage = charge.of_stream(asked, scan, Ending.STOPPED).usage
+    assert usage.prompt_tokens == 3 + 7
+    assert 20 <= usage.completion_tokens <= 50
 
 
 def test_text_is_not_counted_where_a_report_settles_it() -> None:

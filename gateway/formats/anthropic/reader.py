@@ -10,8 +10,9 @@ Its reports of usage:
    last 5 minutes. `output_tokens` includes thinking.
 2. The reports of a stream are cumulative, and each count replaces its own (anthropic-sdk, `accumulate_event`). Input
    counts of a report with `input_tokens` are one set, because Kimi's first report counts the cache in `input_tokens`
-   and its last does not (maximhq/bifrost#5510); zeros alone replace none. A count that is left out or null is as
-   before, and so is the part that lasts an hour, which only the first report names.
+   and its last does not (maximhq/bifrost#5510); zeros alone replace none, and neither does a smaller set in which the
+   cache is less. A count that is left out or null is as before, and so is the part that lasts an hour, which only the
+   first report names.
 3. `iterations` lists the runs of models inside one call. Compactions are not in the counts at the top (anthropic-sdk,
    BetaUsage), so each count is the sum over the list, if that is more. Each run is then a part of the usage, with the
    `model` that it names, because each has the price of its model and of its own length.
@@ -45,10 +46,13 @@ from gateway.formats.reader import AnswerReader, as_arguments, text_of
 from gateway.formats.reported_usage import count, detail
 from gateway.records import Usage
 
-TEXT = re.compile(rb'"(?:text|thinking|partial_json|name)"\s*:\s*"((?:[^"\\]++|\\.)++)"')
+TEXT = re.compile(
+    rb'"(?:(?:text|thinking|partial_json|name)"|compaction(?:_delta)?"\s*,\s*"content")\s*:\s*"((?:[^"\\]++|\\.)++)"'
+)
 """Generated texts in an answer or an event that are not empty: its one group."""
 
 _INPUT = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
+_CACHE = _INPUT[1:]
 _OTHER_MODELS = frozenset({"advisor_message", "fallback_message"})
 """Iterations of a model of their own."""
 UNNAMED_MODEL = "?"
@@ -130,7 +134,7 @@ def _service(report: Mapping[str, Any]) -> str:
 def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
     """Two reports of one stream as one, the later one second."""
     given = {name: value for name, value in now.items() if value is not None}
-    has_input = any(count(given.get(name)) for name in _INPUT)
+    has_input = any(count(given.get(name)) for name in _INPUT) and not _loses_cache(before, given)
     known = dict(before)
     for name, value in given.items():
         if name in _INPUT and name in before and not (has_input if "input_tokens" in given else count(value)):
@@ -138,6 +142,14 @@ def merged(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
         is_sum = name == "output_tokens"
         known[name] = max(count(value) or 0, count(before.get(name)) or 0) if is_sum else value
     return known
+
+
+def _loses_cache(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
+    """Whether a report counts a smaller prompt than the one before it, because it leaves out tokens of the cache."""
+    sums = [
+        [sum([count(each.get(name)) or 0 for name in names]) for each in (now, before)] for names in (_INPUT, _CACHE)
+    ]
+    return all(later < earlier for later, earlier in sums) and any(now.get(name) is not None for name in _CACHE)
 
 
 def _counts(report: Mapping[str, Any]) -> _Counts:
@@ -208,6 +220,7 @@ class MessagesReader(AnswerReader):
     def _note_tool(self, block: Any) -> None:
         """Count a search, and the tokens of results of a tool of the upstream, which is prompt of the rest."""
         kind = block.get("type") if isinstance(block, dict) else None
+        self.has_compacted = self.has_compacted or kind == "compaction"
         if kind == "server_tool_use" and block.get("name") == "web_search":
             searches = dict(self._named.more).get("web_searches", 0) + 1
             self._named = self._named._replace(more=units.counts({"web_searches": searches}))
@@ -323,7 +336,7 @@ class MessagesScan(EventScan):
     TEXTS = TEXT
     THINKS = re.compile(rb'"(?:thinking_delta|signature_delta|redacted_thinking)"')
     MATTERS = re.compile(
-        rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping|server_tool_use|\w{1,40}_tool_result)"|"error"\s*:'
+        rb'"type"\s*:\s*"(?:message_(?:start|delta|stop)|error|ping|compaction|server_tool_use|\w{1,40}_tool_result)"|"error"\s*:'
     )
     DROPS_FIELDS = False
     KEEPS_HIGHEST = False

@@ -191,6 +191,12 @@ def searches_always(model: object) -> bool:
     return isinstance(model, str) and _SEARCHES_ALWAYS.search(model) is not None
 
 
+def _beside_error(value: Mapping[str, Any]) -> Usage | None:
+    """The report beside an error, which bills what was made before it; None: it counts nothing."""
+    usage = reported(value.get("usage"), value.get("service_tier"), value.get("provider"))
+    return usage if usage is not None and (usage.prompt_tokens or usage.completion_tokens) else None
+
+
 def _elsewhere(value: Mapping[str, Any]) -> Any:
     """A report in `x_groq` (Groq's streams: groq-sdk, ChatCompletionChunk), or llama.cpp's `timings`."""
     groq, timings = value.get("x_groq"), value.get("timings")
@@ -243,7 +249,7 @@ class ChatReader(AnswerReader):
         ChatCompletionMessage.executed_tools), and the results of Z.AI's search."""
         if value.get("error"):
             self.take_error(value["error"])
-            return None
+            return _beside_error(value)
         report, choices, model = value.get("usage"), value.get("choices"), value.get("model")
         if self.model is None:
             self.take_model(model)
@@ -252,7 +258,7 @@ class ChatReader(AnswerReader):
                 continue
             if choice.get("error"):  # OpenRouter (genkit#6259)
                 self.take_error(choice["error"])
-                return None
+                return _beside_error(value)
             index, reason = choice.get("index"), choice.get("finish_reason")
             if reason and isinstance(reason, str) and isinstance(index, int | None):
                 keep(self.finished, (self._unnamed() if index is None else index,))
