@@ -65,14 +65,14 @@ def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset())
     return found
 
 
-def refuse_in_tools(given: Any, name: str = "tools") -> None:
+def refuse_in_tools(given: Any, name: str = "tools", *, is_model_read: bool = True) -> None:
     """Raises `InvalidRequest` for a plugin, or a tool of the upstream's own, that runs further models. A function runs
-    none, and its parameters are its own."""
+    none, and its parameters are its own. `is_model_read`: the format reads the `model` of a tool itself."""
     for place, each in enumerate(given if isinstance(given, list) else [given]):
         if not isinstance(each, dict) or (name == "tools" and each.get("type") in (None, "function")):
             continue
         kinds = {folded(kind) for kind in (each.get("type"), each.get("id")) if isinstance(kind, str)}
-        inside = each if name != "tools" else each.get("parameters")
+        inside = each.get("parameters") if name == "tools" and is_model_read else each
         if not _RUNS_MODELS.isdisjoint(kinds) or _names_a_model(inside):
             raise _refused(f"{name}[{place}]")
 

@@ -93,7 +93,9 @@ def _asks_to_think(members: Mapping[str, Any]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     extra, template = members.get("extra_body"), members.get("chat_template_kwargs")
     for place in (members, extra, template):
-        for name in ("reasoning_effort", "reasoning", "thinking", "enable_thinking") if isinstance(place, dict) else ():
+        if not isinstance(place, Mapping):
+            continue
+        for name in ("reasoning_effort", "reasoning", "thinking", "enable_thinking"):
             value = place.get(name)
             if isinstance(value, dict):
                 value = value.get("enabled", value.get("effort", value.get("type", bool(value))))

@@ -84,6 +84,8 @@ def test_an_extra_body_replaces_nothing_that_was_read(member: str) -> None:
     with pytest.raises(InvalidRequest):
         read("chat", extra_body={member: 5})
     assert read("chat", tools=[{"type": "function", "function": {"name": "f", "parameters": {"model": "x"}}}]) == ()
+    with pytest.raises(InvalidRequest):
+        read("chat", tools=[{"type": "advisor_20260301", "name": "advisor", "model": DEAR}])
     function = {"type": "function", "name": "f", "parameters": {"properties": {"model": {"type": "string"}}}}
     assert read("responses", tools=[function]) == ()
 
