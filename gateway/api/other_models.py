@@ -54,7 +54,7 @@ def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset())
             raise _refused(f"{given}.gateway.models")
         if meant == "plugins":
             refuse_in_tools(value, given)
-        if meant == "extrabody":
+        if meant == "extrabody" and isinstance(value, dict):
             _refuse_in_extra(value, given, known)
         if _MEANT.fullmatch(meant) is None or not value or not isinstance(value, str | list | dict):
             continue
@@ -90,21 +90,14 @@ def _names_a_model(given: Any) -> bool:
     return False
 
 
-def _refuse_in_extra(given: Any, name: str, known: frozenset[str]) -> None:
+def _refuse_in_extra(given: Mapping[str, Any], name: str, known: frozenset[str]) -> None:
     """Raises `InvalidRequest` for a member that would replace one that the gateway reads."""
-    if not isinstance(given, dict):
-        return
     read = {"model", *map(folded, known)}
-    if over := [each for each in given if folded(outer(each)) in read]:
-        raise InvalidRequest(
-            f"Unsupported parameter: '{name}.{over[0][:_MAX_SHOWN]}'. Send it as '{over[0][:_MAX_SHOWN]}' itself.",
-            param=name, code="unsupported_parameter",
-        )  # fmt: skip
+    if over := [each[:64] for each in given if folded(outer(each)) in read]:
+        text = f"Unsupported parameter: '{name}.{over[0]}'. Send it as '{over[0]}' itself."
+        raise InvalidRequest(text, param=name, code="unsupported_parameter")
     if for_routers(given, known):
         raise _refused(name)
-
-
-_MAX_SHOWN = 64
 
 
 def refuse_for_routers(members: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway import units
-from gateway.records import Params, Usage
+from gateway.records import Params
 
 from .reader import objects_of
 
@@ -66,14 +66,6 @@ def most_units(of: units.Counts, stated: units.Counts) -> units.Counts:
     known = dict(stated)
     most = {name: KNOWN_FACTOR * known.get(name, 0) + _MORE_UNITS.get(name, MOST_UNITS) for name in units.BESIDE}
     return units.counts({name: min(count, most.get(name, count)) for name, count in of})
-
-
-def session_usage(report: Usage) -> Usage:
-    """A report of a response of a Realtime session, whose prompt is in no request, or what of it can be true."""
-    if max(report[:2]) <= ADDED_TEXT_TOKENS:
-        return report
-    prompt, output = [min(count, ADDED_TEXT_TOKENS) for count in report[:2]]
-    return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated")
 
 
 def added_tokens(params: Params) -> int:

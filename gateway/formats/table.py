@@ -11,13 +11,12 @@ from types import ModuleType
 from gateway.api.prompt_tokens import FindsCounter, no_counter
 from gateway.records import Endpoint, Params
 
-from . import rerank
 from .anthropic import messages
 from .format import Format, formats_of_wings
 from .gemini import embeddings, generate
 from .openai import completions, moderations, responses
 
-_MODULES = (completions, messages, responses, moderations, rerank)
+_MODULES = (completions, messages, responses, moderations)
 _FURTHER = (generate, embeddings)
 """Each value of `Format` in these modules is served. Those of wings stand between, also in the OpenAPI document."""
 

@@ -48,15 +48,6 @@ def cost_nusd(price: Price | None, usage: Usage, time: float = 0, others: Prices
     return min(MAX_NUSD, -(-total // 1_000_000))
 
 
-def is_additive(price: Price | None, variant: str, time: float) -> bool:
-    """Whether several requests cost as much as one request of their sum. Not where the size of a prompt chooses the
-    price, or a call has one."""
-    if price is None or price.nusd_per_million is not None:
-        return True
-    tiers = price.plan.tiers(variant, time) or ()
-    return len(tiers) <= 1 and not any("calls" in tier.rates for tier in tiers)
-
-
 def record_text(price: Price | None, usage: Usage, time: float = 0) -> str | None:
     """The price as a record keeps it: the rows that applied, and their source; None: there are none for this usage."""
     if price is None:

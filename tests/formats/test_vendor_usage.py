@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from gateway.formats import reported_usage, rerank
+from gateway.formats import reported_usage
 from gateway.formats.openai import completions
 from gateway.formats.openai.completions import EMBEDDINGS
 from gateway.formats.openai.reader import OWN, ChatReader, Own, reported
 from gateway.records import Usage
 from gateway.units import UNITS, counts
+from gateway.wings.media import rerank
 
 PLAIN = {"prompt_tokens": 1000, "completion_tokens": 100, "total_tokens": 1100}
 MEANT = {

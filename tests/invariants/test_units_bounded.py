@@ -7,11 +7,12 @@ import pytest
 from gateway import units
 from gateway.config import Model, Price, Route
 from gateway.config.rates import ROWS
-from gateway.formats.ceilings import ADDED_TEXT_TOKENS, session_usage
+from gateway.formats.ceilings import ADDED_TEXT_TOKENS
 from gateway.quota import pricing
 from gateway.records import Call, Document, Key, Params, Usage
 from gateway.relay import charge
 from gateway.relay.charge import SentRequest
+from gateway.wings.realtime.accounts import session_usage
 
 BESIDE = [name for name, unit in units.UNITS.items() if unit.part_of is None]
 STATED = {"characters", "calls", "tasks", "seconds"}

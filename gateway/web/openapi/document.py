@@ -32,7 +32,6 @@ from gateway.formats.format import Format
 from gateway.formats.gemini.embeddings import BatchEmbedContents, EmbedContent
 from gateway.formats.gemini.request import CountContentTokens, GenerateContent
 from gateway.formats.openai.moderations import Moderation
-from gateway.formats.rerank import RERANK, Rerank
 from gateway.formats.table import FORMATS, azure_paths, without_deployment
 from gateway.web.admin.operations import ADMIN_OPERATIONS
 from gateway.web.middleware import CONTEXT
@@ -125,10 +124,6 @@ _OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("GET", "/v1beta/models/{model}"): _of_google("One model, if this key may use it.", "GoogleModel"),
     ("POST", "/v1/moderations"): call_operation("Judge texts.", Moderation, "Ranked", streamed=None),
-    **{
-        ("POST", path): call_operation("Order documents by a query.", Rerank, "Ranked", streamed=None)
-        for path in (RERANK.path, *RERANK.more_paths)
-    },
     ("POST", "/v1/responses"): call_operation(
         "Create a response, in OpenAI's Responses API.", Response, "Responded",
         streamed="With `stream: true`: events from `response.created` to `response.completed`.",

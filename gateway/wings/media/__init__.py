@@ -1,1 +1,1 @@
-"""Images and sound: OpenAI's images, speech, transcriptions and translations."""
+"""Models that write no text: OpenAI's images, speech, transcriptions and translations, and reranks."""

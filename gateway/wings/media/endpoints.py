@@ -1,4 +1,4 @@
-"""The operations of images and sound. Their routes are those of the formats."""
+"""The operations of reranks, images and sound. Their routes are those of the formats."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from gateway.web.openapi.operation import JSON, Operation
 from gateway.web.wings import Place, WingEndpoints
 
 from .images import IMAGE_EDITS, IMAGE_VARIATIONS, IMAGES, ImageEdit, ImageGeneration, ImageVariation
+from .rerank import RERANK, Rerank
 from .speech import SPEECH, Speech
 from .transcriptions import TRANSCRIPTIONS, TRANSLATIONS, Transcription, Translation
 
@@ -23,6 +24,10 @@ def _forms(spec: Format, operation: Operation) -> Mapping[Place, Operation]:
 
 ENDPOINTS = WingEndpoints(
     {
+        **{
+            ("POST", path): call_operation("Order documents by a query.", Rerank, "Ranked", streamed=None)
+            for path in (RERANK.path, *RERANK.more_paths)
+        },
         **_forms(IMAGES, call_operation(
             "Make images.", ImageGeneration, "Embedded", streamed=f"{_IMAGE_EVENTS} `image_generation.completed`."
         )),

@@ -28,7 +28,7 @@ from gateway.accounting.reservation import Reservation
 from gateway.config import Model, Route
 from gateway.errors import InvalidRequest
 from gateway.formats import token_rule
-from gateway.formats.ceilings import session_usage
+from gateway.formats.ceilings import ADDED_TEXT_TOKENS
 from gateway.formats.reader import text_of
 from gateway.formats.token_rule import CountsTexts
 from gateway.quota.output_fit import OutputFit
@@ -147,6 +147,14 @@ class _Response:
         report = Usage(prompt, audio, more=more)
         shown = Shown(tokens, self._events, report, is_stream=True, elapsed_s=time.perf_counter() - self._began)
         return charge.estimate(self._sent, ending, shown)
+
+
+def session_usage(report: Usage) -> Usage:
+    """A report of a response of a Realtime session, whose prompt is in no request, or what of it can be true."""
+    if max(report[:2]) <= ADDED_TEXT_TOKENS:
+        return report
+    prompt, output = [min(count, ADDED_TEXT_TOKENS) for count in report[:2]]
+    return report._replace(prompt_tokens=prompt, completion_tokens=output, source="estimated")
 
 
 class ResponseAccounts:

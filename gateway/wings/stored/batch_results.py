@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from gateway.accounting.deferral import Deferral
 from gateway.chunked import Turns, portions
+from gateway.config import Price
 from gateway.formats import reported_usage
 from gateway.formats.ceilings import most_units
 from gateway.formats.format import LONG_ANSWER, BatchFormat, BatchLine, ReadsLine
@@ -78,7 +79,7 @@ class BatchTotals:
         call = sent.call
         self._sent = sent
         self._variant = call.params.variant
-        self._needs_parts = not pricing.is_additive(call.model.price, self._variant, call.started)
+        self._needs_parts = not _is_additive(call.model.price, self._variant, call.started)
         self._share = size.share._replace(variant=self._variant)
         self._most = size.most
         self._left = [size.most.prompts, size.most.outputs]
@@ -149,6 +150,15 @@ class BatchTotals:
     @property
     def usage(self) -> Usage:
         return pricing.total_usage((*self._sums.values(), *self._parts))
+
+
+def _is_additive(price: Price | None, variant: str, time: float) -> bool:
+    """Whether several requests cost as much as one request of their sum. Not where the size of a prompt chooses the
+    price, or a call has one."""
+    if price is None or price.nusd_per_million is not None:
+        return True
+    tiers = price.plan.tiers(variant, time) or ()
+    return len(tiers) <= 1 and not any("calls" in tier.rates for tier in tiers)
 
 
 class _Line:

@@ -17,10 +17,9 @@ from gateway import units
 from gateway.api import prompt_tokens, validate
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Body, Name
+from gateway.formats.format import AnswerMembers, Format, PlainFacts
+from gateway.formats.reader import value_at
 from gateway.records import Document, Params, Usage
-
-from .format import AnswerMembers, Format, PlainFacts
-from .reader import value_at
 
 MAX_DOCUMENTS = 10_000
 """Cohere recommends at most 1000 and refuses more than 10,000 (its API reference, "documents")."""
