@@ -100,29 +100,15 @@ async def ask(
         pool = pool_of("upstream", settings, 1)
     except OSError as error:
         return Reply(None, detail=f"TLS cannot be used: {error}")
-    connection = None
     try:
-        async with asyncio.timeout(within_s):
-            got = await pool.acquire()
-            if isinstance(got, Failure):
-                return Reply(None, detail=got.detail)
-            connection = got
-            collector = _Collector(MAX_BYTES)
-            request = pool.request(path, [("Accept", "application/json"), *headers], body, method=method, key=key)
-            connection.send(request, collector)
-            failure = await collector.over
-    except TimeoutError:
-        return Reply(None, detail=f"no answer within {within_s:g} s")
+        request = pool.request(path, [("Accept", "application/json"), *headers], body, method=method, key=key)
+        answer = await fetch("upstream", pool, request, within_s, MAX_BYTES)
     finally:
-        if connection is not None:
-            connection.abort()
         await pool.close()
-    if collector.is_too_large:
-        return Reply(None, detail=f"the answer is longer than {MAX_BYTES} bytes")
-    if failure is not None or collector.head is None:
-        return Reply(None, detail=failure.detail if failure and failure.detail else "the connection was closed")
-    location = next((value for name, value in collector.head.headers if name == "location"), "")
-    return Reply(collector.head.status, bytes(collector.body), location=location)
+    if isinstance(answer, Failure):
+        return Reply(None, detail=answer.detail or "the connection was closed")
+    location = next((value for name, value in answer.head.headers if name == "location"), "")
+    return Reply(answer.head.status, answer.body, location=location)
 
 
 async def fetch(
@@ -148,6 +134,7 @@ async def fetch(
     finally:
         if connection is not None:
             connection.abort()
+            collector.body.clear()  # an exception refers to it, and it to the exception: only a collection ends both
     if failure is not None:
         return failure
     if collector.is_too_large or collector.head is None:

@@ -1,4 +1,4 @@
-"""The names in an upstream's answer to GET /models."""
+"""One request to an upstream outside of calls, and the names in its answer to GET /models."""
 
 from __future__ import annotations
 
@@ -8,8 +8,11 @@ from typing import Any
 import pytest
 
 from gateway.config import Upstream
-from gateway.upstream.ask import MAX_PAGES, Reply, list_models, model_names, next_page
-from tests.fakes.scripted import Scripted, error_json, ok_json
+from gateway.errors import Unavailable
+from gateway.upstream import ask as under_test
+from gateway.upstream.ask import MAX_PAGES, Reply, fetch, list_models, model_names, next_page
+from gateway.upstream.pool import pool_of
+from tests.fakes.scripted import Scripted, error_json, ok_json, raw
 
 
 @pytest.mark.parametrize(
@@ -75,3 +78,30 @@ async def test_pages_that_never_end_are_bounded() -> None:
     pages = [ok_json(page(str(number), has_more=True, last_id=str(number))) for number in range(MAX_PAGES + 5)]
     async with Scripted(*pages) as upstream:
         assert len((await list_models(Upstream(base_url=upstream.url), 30)).names or ()) == MAX_PAGES
+
+
+@pytest.mark.parametrize(("most", "within_s"), [(0, 5), (10**6, 0.2)])
+async def test_a_failed_answer_is_freed(monkeypatch: pytest.MonkeyPatch, most: int, within_s: float) -> None:
+    """At once, and not when garbage is collected: there may be many, of 64 MB each."""
+    made: list[under_test._Collector] = []
+
+    class Collector(under_test._Collector):
+        def __init__(self, *given: Any) -> None:
+            super().__init__(*given)
+            made.append(self)
+
+    def hold(size: int) -> None:
+        if made[0].body and size > most:
+            raise Unavailable("full", code="buffers_full")
+
+    monkeypatch.setattr(under_test, "_Collector", Collector)
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n1"
+    async with Scripted(raw(head, b"2", delay_s=0.05)) as upstream:
+        pool = pool_of("up", Upstream(base_url=upstream.url), 1)
+        try:
+            await fetch("up", pool, pool.request("/x", [], b""), within_s, 100, hold=hold)
+        except Unavailable:
+            pass
+        finally:
+            await pool.close()
+    assert made[0].body == b""
