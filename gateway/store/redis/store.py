@@ -54,6 +54,7 @@ from typing import Any, Self
 
 from redis.exceptions import ResponseError
 
+from gateway.chunked import portions
 from gateway.config import StoreSettings as Settings
 from gateway.quota import windows as limits
 from gateway.records import Bond, Record, Window, WindowState, WindowStatus
@@ -111,7 +112,7 @@ BUSY_FOR_S = 0.1
 """How long after a batch reports make way for calls: there are more."""
 
 PORTION = 1000
-"""Groups of a report by key that are added up at a time."""
+"""Groups of a report by key that are added up at a time, and deferred leases that are read at a time."""
 
 VOIDED_AT_ONCE = 100
 
@@ -223,8 +224,11 @@ class RedisStore:
 
     async def deferred(self, limit: int) -> list[Deferred]:
         (found,) = await self._finding.ask(("HSCAN", f"{self._base}deferred", "0", "COUNT", limit))
-        texts = found[1]
-        return [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in zip(texts[::2], texts[1::2], strict=True)]
+        texts, read = found[1], list[Deferred]()
+        for some in portions(texts, 2 * PORTION):
+            read += [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in zip(some[::2], some[1::2], strict=True)]
+            await asyncio.sleep(0)
+        return read
 
     async def find_deferred(self, lease: str) -> Deferred | None:
         (text,) = await self._finding.ask(("HGET", f"{self._base}deferred", lease))
