@@ -12,8 +12,8 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import quote
@@ -81,7 +81,6 @@ MAX_BATCH_BYTES = 262_144
 READ_AT_ONCE = 8_192
 """Bytes of an answer between which other calls have their turn."""
 
-POLLS_AT_ONCE = 32
 MOST = 10_000
 """Deferred leases that are looked at."""
 
@@ -171,16 +170,34 @@ class WingBatches(NamedTuple):
     represents any of its requests."""
 
 
+class PollTurns(Protocol):
+    """Whose work is polled next, and room for the answers."""
+
+    async def due(self, found: Sequence[Deferred], busy: Collection[str]) -> list[Deferred]: ...
+
+    def pause(self, lease: str, pause_s: float) -> None: ...
+
+    def holding(self, call: Call) -> AbstractContextManager[Callable[[int], None]]: ...
+
+
+class WingTurns(NamedTuple):
+    """How a wing gives turns, in the room for bytes of a worker."""
+
+    of: Callable[[Any], PollTurns]
+
+
 class DeferredPoller:
     """Polls and settles. One in each worker; of all of them one is at work."""
 
-    def __init__(self, store: Store, parts: Callable[[], Parts], clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, store: Store, parts: Callable[[], Parts], room: Any, clock: Callable[[], float] = time.time
+    ) -> None:
         self._store = store
         self._parts = parts
         self._clock = clock
         self._holder = uuid.uuid4().hex
-        self._due: dict[str, float] = {}
-        """When each lease is polled next, on the clock of `time.monotonic`."""
+        (turns,) = wings.parts(WingTurns, "layers")
+        self._turns = turns.of(room)
         self._batches = wings.parts(WingBatches, "batch_results")
         self._tasks = Tasks()
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -204,24 +221,21 @@ class DeferredPoller:
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except StoreUnavailable:
-            pass  # which the ledger reports
+        except (StoreUnavailable, Unavailable):
+            pass  # which the ledger reports; or there is no room for an answer
         except Exception:
             log.exception("deferred calls cannot be looked after")
 
     async def _look(self) -> None:
         await self._retire()
         found = await self._store.deferred(MOST)
-        self._due = {each.lease: self._due.get(each.lease, 0.0) for each in found}
-        now = time.monotonic()
-        if not found or now < self._aside_until or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
+        is_aside = not found or time.monotonic() < self._aside_until
+        if is_aside or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
             return
-        due = [each for each in found if self._due[each.lease] <= now and each.lease not in self._busy]
-        due.sort(key=lambda each: self._due[each.lease])  # however many there are, each has its turn
-        for each in due[: POLLS_AT_ONCE - len(self._busy)]:
+        for each in await self._turns.due(found, self._busy):
             self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each)), "deferred-call")
         if self._busy:  # the results of a batch may take minutes: meanwhile others are polled, and the lock is kept
-            await asyncio.wait(self._busy.values(), timeout=HELD_FOR_S / 3)
+            await asyncio.wait(self._busy.values(), timeout=LOOK_EVERY_S)
             self._busy = {lease: task for lease, task in self._busy.items() if not task.done()}
         if self._has_unknown and not self._busy:
             await self._step_aside()
@@ -263,7 +277,7 @@ class DeferredPoller:
             return
         deferral, estimate = known
         age_s = self._clock() - deferral.began
-        self._due[deferred.lease] = time.monotonic() + min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S)
+        self._turns.pause(deferred.lease, min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S))
         if not _can_poll(estimate.record.endpoint, deferral):
             self._has_unknown = True
             if age_s > GIVE_UP_UNKNOWN_AFTER_S:
@@ -281,11 +295,12 @@ class DeferredPoller:
         its answer: the gateway may have been stopped for days, or its clock set."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
         path = deferral.path or f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}"
-        answer = await self._ask(deferral, path, parts)
-        if isinstance(answer, Fetched) and answer.head.status == 200:
-            ending = await self._read(call, deferral, answer.body)
-            if ending is not None:
-                return ending
+        with self._turns.holding(call) as hold:
+            answer = await self._ask(deferral, path, parts, hold)
+            if isinstance(answer, Fetched) and answer.head.status == 200:
+                ending = await self._read(call, deferral, answer.body)
+                if ending is not None:
+                    return ending
         is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age_s > UNKNOWN_AFTER_S
         if is_unknown or age_s > (GIVE_UP_AFTER_S if spec.batch is None else GIVE_UP_BATCH_AFTER_S):
             log.warning(
@@ -343,8 +358,10 @@ class DeferredPoller:
         key = None if upstream is None else position_of(upstream, deferral.account)
         return None if key is None else (parts.pools[deferral.upstream], key)
 
-    async def _ask(self, deferral: Deferral, path: str, parts: Parts) -> Fetched | Failure | None:
-        """The upstream's answer; None: it is no longer configured, or this API key of it."""
+    async def _ask(
+        self, deferral: Deferral, path: str, parts: Parts, hold: Callable[[int], None]
+    ) -> Fetched | Failure | None:
+        """The upstream's answer; None: it is no longer configured, or this API key of it. Raises as `hold`."""
         if (reached := self._reach(deferral, parts)) is None:
             return None
         pool, key = reached
@@ -352,7 +369,7 @@ class DeferredPoller:
         limit = parts.config.server.max_response_bytes
         if deferral.lines_endpoint:
             limit = min(limit, MAX_BATCH_BYTES)
-        return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit)
+        return await fetch(deferral.upstream, pool, request, ANSWER_WITHIN_S, limit, hold=hold)
 
     async def _settle(self, call: Call, deferral: Deferral, estimate: Settlement, ending: WorkEnd) -> None:
         accounting = self._parts().accounting

@@ -130,7 +130,7 @@ async def build(
         words = [each.words for each in apis]
         door = ErrorMiddleware(live, telemetry, access_log, status, refusals.add, capacity, words)
         plane = DataPlane(status, capacity, large_bodies, callers)
-        deferred = DeferredPoller(store, lambda: live.parts, store.clock.now)
+        deferred = DeferredPoller(store, lambda: live.parts, capacity.memory, store.clock.now)
         ops = Ops(ledger, status, scrape, TokenAuth(telemetry))
         ask = ask or _alone(live, telemetry)
         access = AdminAccess(registry, TokenAuth(telemetry), callers, admin_operations(), permissions())

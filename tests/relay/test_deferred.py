@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from gateway.accounting.deferral import Deferral, decode_deferral, encode_deferral
-from gateway.config import Model, Route
+from gateway.config import Model, Route, ServerSettings
+from gateway.config import UploadSettings as Uploads
+from gateway.errors import Unavailable
 from gateway.formats import reported_usage
 from gateway.formats.format import LONG_ANSWER
 from gateway.quota import ledger_entry
@@ -20,6 +24,8 @@ from gateway.relay.deferred import MAX_BATCH_BYTES, DeferredPoller
 from gateway.store import Batch, Deferred, Progress, StoreUnavailable
 from gateway.upstream.ask import Fetched
 from gateway.upstream.connection import Head
+from gateway.web.capacity import Capacity
+from gateway.wings.stored.layers import POLLS_AT_ONCE, POLLS_UNDER_WAY
 from tests.fakes import responses_api as api
 from tests.store.changes import record
 
@@ -106,9 +112,10 @@ class Scenario:
             return function(answer, *arguments)
 
         parts = SimpleNamespace(config=config, accounting=books, pools=pools, find_counter=lambda name: None, make=make)
-        self.poller = DeferredPoller(cast(Any, self.store), lambda: cast(Any, parts))
+        self.room = Capacity(ServerSettings(max_buffered_bytes=100, max_request_bytes=10, workers=1), Uploads()).memory
+        self.poller = DeferredPoller(cast(Any, self.store), lambda: cast(Any, parts), self.room)
 
-        async def fetch(*asked: Any) -> Fetched:
+        async def fetch(*asked: Any, hold: Callable[[int], None]) -> Fetched:
             self.limits.append(asked[-1])
             return Fetched(Head(status, ()), json.dumps(body).encode())
 
@@ -278,7 +285,7 @@ async def test_a_store_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPat
     scenario.store.is_away = True
     assert await scenario.look() == []
     scenario.store.is_away = False
-    scenario.poller._due.clear()
+    scenario.poller._turns._due.clear()  # type: ignore[attr-defined]
     assert len(await scenario.look()) == 1
 
 
@@ -295,7 +302,7 @@ async def test_each_has_its_turn_however_many_are_due(monkeypatch: pytest.Monkey
     """Those of one key do not keep those of others from being settled."""
     scenario = Scenario(monkeypatch, 5, 200, api.response(status="in_progress"))
     monkeypatch.setattr(under_test, "MAX_PAUSE_S", 0.0)
-    number = 3 * under_test.POLLS_AT_ONCE
+    number = 3 * POLLS_AT_ONCE
     scenario.store.entries = [scenario.store.entries[0]._replace(lease=f"req_{place}") for place in range(number)]
     polled: list[str] = []
     decode = scenario.poller._decode
@@ -308,3 +315,80 @@ async def test_each_has_its_turn_however_many_are_due(monkeypatch: pytest.Monkey
     for _ in range(6):
         await scenario.look()
     assert sorted(polled) == sorted([each.lease for each in scenario.store.entries] * 2)
+
+
+def of(key: str, kept_id: str, upstream: str = "up") -> Deferred:
+    """Deferred work of this key at this upstream."""
+    made = record(f"req_{kept_id}", key=key, model="m", endpoint="responses", usage=Usage(9, LIMIT, source="estimated"))
+    note = encode_deferral(Deferral(kept_id, upstream, "", None, "m", LIMIT, 500, time.time() - 5))
+    return Deferred(made.id, ledger_entry.encode(made, ()), note)
+
+
+async def test_new_work_of_one_key_goes_before_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where more of it begins in each look than is polled in one."""
+    scenario = Scenario(monkeypatch, 5, 200, api.response(status="in_progress", usage=None))
+    monkeypatch.setattr(under_test, "MAX_PAUSE_S", 0.0)
+    of_bob = [of("bob", f"bob-{place}") for place in range(3 * POLLS_AT_ONCE)]
+    of_alice = of("alice", "alice-1")
+    polled: list[str] = []
+    ask = scenario.poller._ask
+
+    async def noted(deferral: Deferral, *more: Any) -> Any:
+        polled.append(deferral.kept_id)
+        return await ask(deferral, *more)
+
+    monkeypatch.setattr(scenario.poller, "_ask", noted)
+    for place in range(3):
+        scenario.store.entries = [
+            *of_bob[: (place + 1) * POLLS_AT_ONCE], of_alice,
+        ]  # fmt: skip
+        await scenario.look()
+    assert polled.count("alice-1") == 3
+
+
+async def test_an_upstream_that_answers_no_poll_delays_that_of_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor those of another key at the same one."""
+    scenario = Scenario(monkeypatch, 5, 200, api.response(status="in_progress", usage=None))
+    monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.0)
+    silent = asyncio.Event()
+    polled: list[str] = []
+
+    async def poll(deferral: Deferral, *more: Any) -> None:
+        polled.append(deferral.kept_id)
+        if deferral.kept_id.startswith("bob"):
+            await silent.wait()
+
+    monkeypatch.setattr(scenario.poller, "_ask", poll)
+    scenario.store.entries = [of("bob", f"bob-{place}") for place in range(2 * POLLS_UNDER_WAY)]
+    for _ in range(2 * POLLS_UNDER_WAY // POLLS_AT_ONCE + 1):
+        await scenario.look()
+    assert len(polled) < POLLS_UNDER_WAY
+    scenario.store.entries += [of("alice", "alice-1"), of("bob", "bob-elsewhere", "other")]
+    await scenario.look()
+    silent.set()
+    assert polled[-2:] == ["alice-1", "bob-elsewhere"]
+
+
+async def test_answers_of_polls_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One is read where there is none, because work is not settled otherwise."""
+    scenario = Scenario(monkeypatch, 5, 200, api.response([api.message("Hi")]))
+    scenario.store.entries = [of("alice", f"resp_{place}") for place in range(3)]
+    held, refused, all_asked = list[int](), list[Unavailable](), asyncio.Event()
+
+    async def fetch(*_: Any, hold: Callable[[int], None]) -> Fetched:
+        try:
+            hold(60)
+        except Unavailable as full:
+            refused.append(full)
+            if len(refused) == 2:
+                all_asked.set()
+            raise
+        held.append(scenario.room.held)
+        await all_asked.wait()
+        return Fetched(Head(200, ()), json.dumps(api.response([api.message("Hi")])).encode())
+
+    monkeypatch.setattr(under_test, "fetch", fetch)
+    assert scenario.room.hold(40, "alice")
+    assert len(await scenario.look()) == 1
+    assert (held, scenario.room.held) == ([100], 40)
+    scenario.room.release(40, "alice")

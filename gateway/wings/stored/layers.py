@@ -1,23 +1,42 @@
-"""The rider of answers that upstreams keep, and of work that goes on after its call."""
+"""The rider of answers that upstreams keep and of work that goes on after its call, and whose work is polled next."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Protocol
 
 from gateway.accounting.bonds import TASK, task_id
+from gateway.accounting.deferral import decode_deferral
 from gateway.api.capabilities import Adaptation
+from gateway.chunked import portions
+from gateway.errors import Unavailable
 from gateway.formats.format import PlainFacts, Scan
 from gateway.formats.table import FORMATS
 from gateway.pipeline.active_call import ActiveCall
 from gateway.pipeline.stack import WingRider
-from gateway.records import Bond, Usage
+from gateway.quota import ledger_entry
+from gateway.records import Bond, Call, Usage
 from gateway.relay import Attempt
 from gateway.relay.attempt import Rider
-from gateway.relay.deferred import defer, note_deferral
+from gateway.relay.deferred import WingTurns, defer, note_deferral
+from gateway.store import Deferred
 from gateway.store.bonds import CONVERSATION, item_bonds
 from gateway.upstream.credentials import account_of
 from gateway.upstream.health import AttemptHandle
+
+POLLS_AT_ONCE = 32
+"""Polls that begin in one look."""
+
+POLLS_UNDER_WAY = 128
+"""Polls at once of one worker. An upstream gets half of what other upstreams leave, and a key at it half of what other
+keys leave of that."""
+
+DECODED_AT_ONCE = 100
+"""Deferred leases that are decoded in one turn of the event loop, which takes about 3 ms."""
 
 
 class KeptAnswer(Rider):
@@ -94,3 +113,103 @@ KEPT_ANSWER = WingRider(
     KeptAnswer,
     lambda _, call: bool(call.passed or FORMATS[call.endpoint].kept_id or FORMATS[call.endpoint].batch),
 )
+
+
+Whose = tuple[str, str]
+"""The upstream at which deferred work goes on, and the key."""
+
+
+class RoomOfKeys(Protocol):
+    """The room of a worker for bytes is one (`web/capacity.py`)."""
+
+    def hold(self, size: int, key: str) -> bool: ...
+
+    def hold_unchecked(self, size: int, key: str) -> None: ...
+
+    def release(self, size: int, key: str) -> None: ...
+
+
+class FairTurns:
+    """Polls each key's work at each upstream in turn, so that neither one key with thousands of background responses
+    nor an upstream that answers no poll keeps the work of others from being settled. This is a `PollTurns`."""
+
+    def __init__(self, room: RoomOfKeys) -> None:
+        self._room = room
+        self._due: dict[str, float] = {}
+        """When each lease is polled next, on the clock of `time.monotonic`."""
+        self._whose: dict[str, Whose] = {}
+        self._beyond = ""
+        """The call whose answer is held although there is no room."""
+
+    async def due(self, found: Sequence[Deferred], busy: Collection[str]) -> list[Deferred]:
+        """Returns those of the deferred leases whose polls begin now. New ones are due at once, behind those that have
+        been due for longer."""
+        leases, now = {each.lease: each for each in found}, time.monotonic()
+        for some in portions([each for each in found if each.lease not in self._whose], DECODED_AT_ONCE):
+            self._whose |= {each.lease: _whose(each) for each in some}
+            await asyncio.sleep(0)
+        under_way = [self._whose[lease] for lease in busy if lease in self._whose]
+        self._due = {lease: self._due.get(lease, now) for lease in leases}
+        self._whose = {lease: self._whose[lease] for lease in leases}
+        due = [lease for lease, at in self._due.items() if at <= now and lease not in busy]
+        due.sort(key=self._due.__getitem__)
+        turns = next_turns([self._whose[lease] for lease in due], under_way, POLLS_AT_ONCE)
+        return [leases[due[place]] for place in turns]
+
+    def pause(self, lease: str, pause_s: float) -> None:
+        """Have a lease polled again after this time."""
+        self._due[lease] = time.monotonic() + pause_s
+
+    @contextmanager
+    def holding(self, call: Call) -> Iterator[Callable[[int], None]]:
+        """Gives what is asked for room for an answer as it comes, and raises `Unavailable` where there is none. One at
+        a time is held all the same, because work is not settled before its answer is read."""
+        held = 0
+
+        def hold(size: int) -> None:
+            nonlocal held
+            if not self._room.hold(size, call.key.id):
+                if self._beyond not in ("", call.id):
+                    raise Unavailable("There is no room for the answer of a poll.", code="buffers_full")
+                self._beyond = call.id
+                self._room.hold_unchecked(size, call.key.id)
+            held += size
+
+        try:
+            yield hold
+        finally:
+            self._room.release(held, call.key.id)
+            if self._beyond == call.id:
+                self._beyond = ""
+
+
+def _whose(deferred: Deferred) -> Whose:
+    """Whose work this is, as far as its stored facts can be read."""
+    with suppress(ValueError, TypeError):
+        return decode_deferral(deferred.note).upstream, ledger_entry.decode(deferred.entry).record.key
+    return "", ""
+
+
+def next_turns(waiting: Sequence[Whose], under_way: Sequence[Whose], most: int) -> list[int]:
+    """The places in `waiting` whose turn it is, at most this many: those of who has the fewest polls under way first,
+    and the earlier ones first."""
+    ranks, of_each = list[tuple[int, int]](), Counter(under_way)
+    for place, whose in enumerate(waiting):
+        ranks.append((of_each[whose], place))
+        of_each[whose] += 1
+    of_each, at_each = Counter(under_way), Counter([upstream for upstream, _ in under_way])
+    chosen: list[int] = []
+    for _, place in sorted(ranks):
+        upstream, _ = whose = waiting[place]
+        of_upstream = (POLLS_UNDER_WAY - at_each.total() + at_each[upstream]) // 2
+        of_key = (of_upstream - at_each[upstream] + of_each[whose] + 1) // 2
+        if of_each[whose] < of_key:
+            chosen.append(place)
+            of_each[whose] += 1
+            at_each[upstream] += 1
+        if len(chosen) == most:
+            break
+    return chosen
+
+
+TURNS = WingTurns(FairTurns)
