@@ -13,7 +13,7 @@ from tests.fakes import forms
 from tests.fakes.scripted import answer, cut_mid_body, error_json, ok_json, raw
 
 from .client import Answer
-from .gateway_process import CHAT, SIMULATOR, Gateway, key, model, secret, settings
+from .gateway_process import CHAT, SIMULATOR, Gateway, eventually, key, model, secret, settings
 
 PDF = b"%PDF-1.4 " + bytes(range(256)) * 40
 EXPIRES = b'name="expires_after[seconds]"\r\n\r\n2592000\r\n'
@@ -26,7 +26,7 @@ def config(upstream: str, store: str, **more: Any) -> dict[str, Any]:
         models={
             CHAT: model("chat"), "elsewhere": model("chat", "other"), "gpt-4.1": model("responses"),
         },
-        keys=[key("alice", team="red"), key("bob", team="red"), key("carol"), key("dave"),
+        keys=[key("alice", team="red"), key("bob", team="red"), key("carol"), key("dave"), key("erin"),
               key("paced", quotas=[{"requests": 5, "per": "hour"}, {"requests": 9, "per": "month"}])],
         teams={"red": {}},
         files={"upstream": "main", "max_per_key": 40},
@@ -137,6 +137,24 @@ def test_the_list_is_the_keys_own(gateways: list[Gateway], upstream: ScriptedUps
     }
     assert gateways[1].get("/v1/files?after=file-0", key="dave").refusal[2] == "after"
     assert gateways[1].get("/v1/files?limit=0", key="dave").refusal[2] == "limit"
+
+
+def test_a_list_of_objects_without_ids(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:
+    """An upstream that answers so does not cause a 500."""
+    line = {"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": {"model": CHAT, "messages": []}}
+    line["body"] |= {"messages": [{"role": "user", "content": "x"}], "max_tokens": 5}  # type: ignore[operator]
+    requests = ("file", json.dumps(line).encode())
+    made = upload(gateways[0], upstream, "erin", ("purpose", "batch"), requests)
+    upstream.answer_with(ok_json({"id": "batch_1", "status": "in_progress"}), always=ok_json({"more": "é"}))
+    asked = {"input_file_id": made, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    assert gateways[0].post("/v1/batches", asked, key="erin").status == 200
+    for path, name in (("/v1/files", made), ("/v1/batches", "batch_1")):
+        page = gateways[0].get(path, key="erin").json
+        assert page == {
+            "object": "list", "data": [{"more": "é"}], "has_more": False, "first_id": name, "last_id": name,
+        }  # fmt: skip
+    upstream.answer_with(always=ok_json({"id": "batch_1", "status": "failed"}))
+    eventually(lambda: gateways[0].calls("erin"))  # it is polled no more
 
 
 def test_a_deleted_file_is_unknown(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:

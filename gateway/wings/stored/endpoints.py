@@ -27,7 +27,7 @@ from gateway.web.capacity import Capacity
 from gateway.web.middleware import CONTEXT, RequestContext
 from gateway.web.openapi.document import FORM, call_operation
 from gateway.web.openapi.operation import JSON, Operation, in_path, in_query, named
-from gateway.web.responses import JSON_HEADERS, Whole
+from gateway.web.responses import Whole
 from gateway.web.status import Status
 from gateway.web.wings import WebParts, WingEndpoints
 
@@ -90,10 +90,9 @@ class StoredMessageBatches:
         key = await self._kept.key(request, context)
         bonds: Sequence[Bond] = await context.parts.bonds.every(key.in_team, "message_batch")
         page, has_more = page_of(bonds, request.query.get("after_id"), request.query.get("limit", "20"), MAX_MESSAGES)
-        found = [_own(each, context) for each in await self._kept.read_all(request, context, page)]
-        first, last = (found[0]["id"], found[-1]["id"]) if found else (None, None)
-        members = {"data": found, "has_more": has_more, "first_id": first, "last_id": last}
-        return self._kept.sent(context, JSON_HEADERS, json.dumps(members).encode())
+        found = await self._kept.read_all(request, context, page)
+        own = {name: _own(each, context) for name, each in found.items()}
+        return await self._kept.page(context, own, has_more=has_more, first_id=None, last_id=None)
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
         context = request[CONTEXT]
@@ -150,12 +149,9 @@ class StoredBatches:
         bonds = await context.parts.bonds.every(key.in_team, "batch")
         page, has_more = page_of(bonds, request.query.get("after"), request.query.get("limit", "20"), MAX_LIMIT)
         found = await self._kept.read_all(request, context, page)
-        known = {bond.id: bond for bond in page}
-        for each in found:
-            await bind_results(context, known.get(str(each.get("id"))), each)
-        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-        body = json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode()
-        return self._kept.sent(context, JSON_HEADERS, body)
+        for bond in page:
+            await bind_results(context, bond, found.get(bond.id, {}))
+        return await self._kept.page(context, found, object="list", has_more=has_more)
 
     async def _relay(self, request: web.Request, action: str) -> web.StreamResponse:
         context = request[CONTEXT]
@@ -165,11 +161,11 @@ class StoredBatches:
         return self._kept.whole(context, answer)
 
 
-async def bind_results(context: RequestContext, bond: Bond | None, batch: dict[str, Any]) -> None:
+async def bind_results(context: RequestContext, bond: Bond, batch: dict[str, Any]) -> None:
     """Bind the files of a batch's results to the key of the batch."""
     for name in ("output_file_id", "error_file_id"):
         made = batch.get(name)
-        if bond is None or not isinstance(made, str) or not is_bond_id(made):
+        if not isinstance(made, str) or not is_bond_id(made):
             continue
         if await context.parts.bonds.find(bond.in_team, made) is None:
             note = json.dumps({"purpose": "batch_output", "output_of": bond.id}, separators=(",", ":"))

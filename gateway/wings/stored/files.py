@@ -26,7 +26,6 @@ from gateway.web.capacity import Capacity
 from gateway.web.endpoints import continue_later, forwarded_headers, with_headers
 from gateway.web.forms import FormReader, StoredForm, boundary_of
 from gateway.web.middleware import CONTEXT, RequestContext
-from gateway.web.responses import JSON_HEADERS
 from gateway.web.status import Status
 
 from . import file_form
@@ -133,9 +132,7 @@ class StoredFiles:
             bonds.reverse()
         page, has_more = page_of(bonds, query.get("after"), query.get("limit"), MAX_LIMIT)
         found = await self._kept.read_all(request, context, page)
-        ends = {"first_id": found[0]["id"], "last_id": found[-1]["id"]} if found else {}
-        body = json.dumps({"object": "list", "data": found, "has_more": has_more, **ends}).encode()
-        return self._kept.sent(context, JSON_HEADERS, body)
+        return await self._kept.page(context, found, object="list", has_more=has_more)
 
     async def content(self, request: web.Request) -> web.StreamResponse:
         """The file itself; of the results of a batch without anything of the gateway's account."""

@@ -8,8 +8,9 @@ is as unknown as one that was never given.
 from __future__ import annotations
 
 import asyncio
+import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -31,7 +32,7 @@ from gateway.upstream.download import Download
 from gateway.web.capacity import Capacity, buffers_full
 from gateway.web.endpoints import forwarded_headers, forwarded_query
 from gateway.web.middleware import CONTEXT, RequestContext
-from gateway.web.responses import EventStream, Whole
+from gateway.web.responses import JSON_HEADERS, EventStream, Whole
 from gateway.web.status import Status, shutting_down
 
 from .batch_results import CleanedResults
@@ -190,8 +191,8 @@ class KeptAtUpstream:
 
     async def read_all(
         self, request: web.Request, context: RequestContext, bonds: Sequence[Bond]
-    ) -> list[dict[str, Any]]:
-        """The objects of these bonds as they are now, without those that have ended at the upstream."""
+    ) -> dict[str, dict[str, Any]]:
+        """The objects of these bonds as they are now, by their ids, without those that have ended at the upstream."""
         reads = asyncio.Semaphore(READ_AT_ONCE)
 
         async def read(bond: Bond) -> dict[str, Any] | None:
@@ -205,7 +206,18 @@ class KeptAtUpstream:
             return None
 
         found = await asyncio.gather(*[read(bond) for bond in bonds])
-        return [each for each in found if each is not None]
+        return {bond.id: each for bond, each in zip(bonds, found, strict=True) if each is not None}
+
+    async def page(self, context: RequestContext, found: Mapping[str, dict[str, Any]], **members: Any) -> Whole:
+        """A page of a list with these objects, by their ids. Other calls have their turn while it is written."""
+        rows, ids = list[str](), list(found)
+        for each in found.values():
+            rows.append(json.dumps(each))
+            await asyncio.sleep(0)
+        ends = {"first_id": ids[0], "last_id": ids[-1]} if ids else {}
+        body = f'{{"data": [{", ".join(rows)}], {json.dumps(members | ends)[1:]}'.encode()
+        self._hold(context, max(0, len(body) - context.held_bytes))
+        return self.sent(context, JSON_HEADERS, body)
 
     def whole(self, context: RequestContext, answer: Fetched) -> Whole:
         return self.sent(context, response_headers(answer.head, self._spec), answer.body)
