@@ -196,8 +196,8 @@ class DeferredPoller:
         self._parts = parts
         self._clock = clock
         self._holder = uuid.uuid4().hex
-        (turns,) = wings.parts(WingTurns, "layers")
-        self._turns = turns.of(room)
+        self._turns = next((each.of(room) for each in wings.parts(WingTurns, "layers")), None)
+        """None: no wing defers work."""
         self._batches = wings.parts(WingBatches, "batch_results")
         self._tasks = Tasks()
         self._busy: dict[str, asyncio.Task[None]] = {}
@@ -230,10 +230,14 @@ class DeferredPoller:
         await self._retire()
         found = await self._store.deferred(MOST)
         is_aside = not found or time.monotonic() < self._aside_until
-        if is_aside or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
+        if (
+            (turns := self._turns) is None
+            or is_aside
+            or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]
+        ):
             return
-        for each in await self._turns.due(found, self._busy):
-            self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each)), "deferred-call")
+        for each in await turns.due(found, self._busy):
+            self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each, turns)), "deferred-call")
         if self._busy:  # the results of a batch may take minutes: meanwhile others are polled, and the lock is kept
             await asyncio.wait(self._busy.values(), timeout=LOOK_EVERY_S)
             self._busy = {lease: task for lease, task in self._busy.items() if not task.done()}
@@ -272,12 +276,12 @@ class DeferredPoller:
             await self._settle_blindly(deferred.lease, estimate)
             return None
 
-    async def _see_to(self, deferred: Deferred) -> None:
+    async def _see_to(self, deferred: Deferred, turns: PollTurns) -> None:
         if (known := await self._decode(deferred)) is None:
             return
         deferral, estimate = known
         age_s = self._clock() - deferral.began
-        self._turns.pause(deferred.lease, min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S))
+        turns.pause(deferred.lease, min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S))
         if not _can_poll(estimate.record.endpoint, deferral):
             self._has_unknown = True
             if age_s > GIVE_UP_UNKNOWN_AFTER_S:
@@ -286,16 +290,16 @@ class DeferredPoller:
             return
         with suppress(StoreUnavailable, StoreLostWrites):
             call = _call(estimate, deferral, self._parts())
-            ending = await self._poll(call, deferral, age_s)
+            ending = await self._poll(call, deferral, age_s, turns)
             if ending is not None:
                 await self._settle(call, deferral, estimate, ending)
 
-    async def _poll(self, call: Call, deferral: Deferral, age_s: float) -> WorkEnd | None:
+    async def _poll(self, call: Call, deferral: Deferral, age_s: float, turns: PollTurns) -> WorkEnd | None:
         """How the work has ended; None: it goes on, as far as is known. Work of any age that has ended is charged by
         its answer: the gateway may have been stopped for days, or its clock set."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
         path = deferral.path or f"{spec.upstream_path}/{quote(deferral.kept_id, safe='')}"
-        with self._turns.holding(call) as hold:
+        with turns.holding(call) as hold:
             answer = await self._ask(deferral, path, parts, hold)
             if isinstance(answer, Fetched) and answer.head.status == 200:
                 ending = await self._read(call, deferral, answer.body)
