@@ -17,6 +17,7 @@ import errno
 import re
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -58,7 +59,7 @@ class Pool:
     def __init__(self, name: str, settings: config.Upstream, max_connections: int) -> None:
         self._name = name
         self._settings = settings
-        self._max_connections = max(1, max_connections)
+        self.max_connections = max(1, max_connections)
         url = urlsplit(settings.base_url)
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
@@ -74,6 +75,7 @@ class Pool:
         self._connections: set[Connection] = set()
         self._dial_slots = 0  # dials in progress, and slots assigned to waiters
         self._other_dials = 0  # those of `connect`
+        self.kept = Counter[str]()  # requests of each key for what the upstream keeps
         self._waiters: dict[asyncio.Future[Connection | None], None] = {}  # result None: a slot for a dial
         self._is_closed = False
         self._buffer = memoryview(bytearray(READ_BUFFER_BYTES))
@@ -85,7 +87,7 @@ class Pool:
     def __repr__(self) -> str:
         return (
             f"<Pool {self._name} {self._where}: {self.in_flight} in flight, {len(self._idle)} idle, "
-            f"{self._dial_slots} dialling, {len(self._waiters)} waiting, of {self._max_connections}"
+            f"{self._dial_slots} dialling, {len(self._waiters)} waiting, of {self.max_connections}"
             f"{', closed' if self._is_closed else ''}>"
         )
 
@@ -93,7 +95,7 @@ class Pool:
 
     def is_for(self, settings: config.Upstream, max_connections: int) -> bool:
         """Whether a new pool with these settings would equal this one."""
-        return self._settings == settings and self._max_connections == max(1, max_connections)
+        return self._settings == settings and self.max_connections == max(1, max_connections)
 
     @property
     def size(self) -> int:
@@ -132,7 +134,7 @@ class Pool:
         except TimeoutError:
             if is_dialling:
                 return self._failure(Fault.TIMEOUT, f"no connection to {self._where} within {limit_s:g} s")
-            return self._failure(Fault.BUSY, f"all {self._max_connections} connections were in use for {limit_s:g} s")
+            return self._failure(Fault.BUSY, f"all {self.max_connections} connections were in use for {limit_s:g} s")
 
     async def connect(self, protocol: asyncio.BaseProtocol) -> Failure | None:
         """Connect this protocol of the caller's to the upstream, through the proxy and TLS, within `connect_s`; or why
@@ -218,7 +220,7 @@ class Pool:
 
     def _offer_slot(self) -> None:
         waiter = self._first_waiter()
-        if waiter is not None and len(self._connections) + self._dial_slots < self._max_connections:
+        if waiter is not None and len(self._connections) + self._dial_slots < self.max_connections:
             self._dial_slots += 1
             del self._waiters[waiter]
             waiter.set_result(None)
@@ -230,7 +232,7 @@ class Pool:
     async def _wait_for_turn(self) -> Connection | None:
         """A connection, or None with a slot assigned to the caller."""
         while True:
-            if len(self._connections) + self._dial_slots < self._max_connections:
+            if len(self._connections) + self._dial_slots < self.max_connections:
                 self._dial_slots += 1
                 return None
             waiter: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()

@@ -31,7 +31,7 @@ from gateway.web.status import Status
 from . import file_form
 from .batch_file import BatchChecker, BatchInput
 from .file_form import FileForm
-from .kept import MAX_READ_BYTES, FindsCaller, KeptAtUpstream, object_of, raise_for
+from .kept import MAX_READ_BYTES, FindsCaller, KeptAtUpstream, at_upstream, object_of, raise_for
 
 PATH = "/v1/files"
 
@@ -181,7 +181,8 @@ async def _send(request: web.Request, context: RequestContext, sent: _Sent) -> F
         forwarded_headers(request, OPENAI.request_headers), ("Content-Type", content_type(sent.boundary))
     )
     head = pool.request("/files", headers, sent.body)
-    answer = await fetch(name, pool, head, upstream.timeouts.total_s, MAX_READ_BYTES, sent.body)
+    async with at_upstream(pool, context.key):
+        answer = await fetch(name, pool, head, upstream.timeouts.total_s, MAX_READ_BYTES, sent.body)
     return await raise_for(name, answer, pool.hidden, OPENAI)
 
 

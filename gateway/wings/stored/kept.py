@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +21,7 @@ from aiohttp import web
 
 from gateway import untrusted_json
 from gateway.accounting.reservation import count_request
-from gateway.errors import UpstreamFailed, UpstreamRefused
+from gateway.errors import Unavailable, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
 from gateway.relay.exchange import response_headers
@@ -29,6 +31,7 @@ from gateway.upstream.connection import Head
 from gateway.upstream.content_encoding import EncodingFault
 from gateway.upstream.credentials import position_of
 from gateway.upstream.download import Download
+from gateway.upstream.pool import Pool
 from gateway.web.capacity import Capacity, buffers_full
 from gateway.web.endpoints import forwarded_headers, forwarded_query
 from gateway.web.middleware import CONTEXT, RequestContext
@@ -136,7 +139,7 @@ class KeptAtUpstream:
         sent = ask_upstream(
             request, context, bond, f"{self._path}/{quote(bond.id, safe='')}{action}", "GET", self._spec
         )
-        async with Download(bond.upstream, pool) as download:
+        async with at_upstream(pool, context.key), Download(bond.upstream, pool) as download:
             head = await download.begin(sent, upstream.timeouts.head_s)
             if isinstance(head, Failure):
                 raise UpstreamFailed.after(head, passed=self._spec.passed_statuses)
@@ -183,7 +186,8 @@ class KeptAtUpstream:
         limit = parts.config.server.max_response_bytes
         hold = partial(self._hold, context)
         most = min(limit, MAX_READ_BYTES) if is_read else limit
-        answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, most, hold=hold)
+        async with at_upstream(pool, context.key):
+            answer = await fetch(bond.upstream, pool, sent, upstream.timeouts.head_s, most, hold=hold)
         good = await raise_for(bond.upstream, answer, pool.hidden, self._spec)
         if not (is_like_object(good.body) if len(good.body) > MAX_READ_BYTES else object_of(good.body) is not None):
             raise UpstreamFailed.after(Failure(bond.upstream, Phase.WAITING, Fault.NOT_JSON))
@@ -232,6 +236,18 @@ class KeptAtUpstream:
         if not self._capacity.memory.hold(size, context.key):
             raise buffers_full()
         context.held_bytes += size
+
+
+@asynccontextmanager
+async def at_upstream(pool: Pool, key: str) -> AsyncIterator[None]:
+    """Counts a request: none draws on `max_parallel`. Raises `Unavailable` for those of half of the connections."""
+    if pool.kept[key] >= max(4 * READ_AT_ONCE, pool.max_connections // 2):
+        raise Unavailable("Your key has too many requests for stored objects under way.", code="too_many_calls")
+    pool.kept[key] += 1
+    try:
+        yield
+    finally:
+        pool.kept -= Counter((key,))
 
 
 def ask_upstream(

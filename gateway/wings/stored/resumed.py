@@ -29,7 +29,7 @@ from gateway.upstream.download import Download
 from gateway.web.middleware import CONTEXT
 from gateway.web.responses import EventStream
 
-from .kept import ask_upstream, raise_for
+from .kept import ask_upstream, at_upstream, raise_for
 
 MAX_ERROR_BYTES = 65_536
 
@@ -50,7 +50,7 @@ async def resume(request: web.Request, bond: Bond, *, is_last: bool) -> web.Stre
         context.stream = EventStream(request, (*headers, ("x-request-id", context.id)), is_last=is_last)
         return context.stream
 
-    async with Download(bond.upstream, pool) as download:
+    async with at_upstream(pool, context.key), Download(bond.upstream, pool) as download:
         head = await download.begin(sent, upstream.timeouts.head_s)
         if isinstance(head, Failure):
             raise UpstreamFailed.after(head)

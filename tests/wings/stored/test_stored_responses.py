@@ -6,10 +6,15 @@ import asyncio
 import itertools
 import json
 import threading
+from contextlib import AsyncExitStack, ExitStack
 from typing import Any
 
 import pytest
 
+from gateway.config import Upstream
+from gateway.errors import Unavailable
+from gateway.upstream.pool import pool_of
+from gateway.wings.stored.kept import READ_AT_ONCE, at_upstream
 from tests.conftest import ScriptedUpstream, StartsGateways, start_pair
 from tests.fakes import responses_api as api
 from tests.fakes.redis_servers import RedisServer
@@ -318,3 +323,46 @@ def test_a_store_that_is_away(
     eventually(lambda: own.get(f"/v1/responses/{made}").status == 200)
     assert eventually(lambda: own.get(f"/v1/responses/{later}").status == 200)
     assert eventually(lambda: "bond" in redis_server.cli("KEYS", f"*{later}"))
+
+
+@pytest.mark.parametrize(("connections", "most"), [(100, 50), (10, 4 * READ_AT_ONCE)])
+async def test_one_key_leaves_connections_for_others(connections: int, most: int) -> None:
+    """Reads of what is kept count in no `max_parallel`, and a client may take an answer as slowly as it likes."""
+    pool = pool_of("up", Upstream(base_url="http://127.0.0.1:9/v1"), connections)
+    async with AsyncExitStack() as stack:
+        for _ in range(most):
+            await stack.enter_async_context(at_upstream(pool, "alice"))
+        with pytest.raises(Unavailable, match="too many requests for stored objects"):
+            await stack.enter_async_context(at_upstream(pool, "alice"))
+        await stack.enter_async_context(at_upstream(pool, "bob"))
+    assert not pool.kept
+    await pool.close()
+
+
+def test_unanswered_reads_leave_connections_for_calls(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
+    """Of a key with `max_parallel: 1`."""
+    main = {"base_url": upstream.url, "max_connections": 64}
+    keys = [key("alice", max_parallel=1), key("bob")]
+    gateway = start_gateway(
+        settings(
+            upstream.url, upstreams={"main": main}, models={MODEL: model("responses")}, keys=keys, server={"workers": 1}
+        )
+    )
+
+    async def waits(wire: Wire) -> None:
+        if wire.request.method == "POST":
+            await ok_json(api.response([api.message(TEXT)], id="resp_kept"))(wire)
+        else:
+            await wire.until_gone()
+
+    upstream.answer_with(always=waits)
+    assert gateway.post("/v1/responses", {"model": MODEL, "input": "Hi"}).status == 200
+    asked = f"GET /v1/responses/resp_kept HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {secret('alice')}\r\n\r\n"
+    with ExitStack() as stack:
+        clients = [stack.enter_context(gateway.connect()) for _ in range(70)]
+        for client in clients:
+            client.send(asked.encode())
+        eventually(lambda: upstream.hits >= 1 + 4 * READ_AT_ONCE)
+        assert gateway.post("/v1/responses", {"model": MODEL, "input": "Hi"}, key="bob").status == 200

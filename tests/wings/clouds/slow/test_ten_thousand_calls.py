@@ -129,7 +129,7 @@ async def test_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
             source = sources.of(made._settings)
             assert source is not None
             made.renewal = renewal = Renewal("up", source, 30, clock, monotonic=clock)
-            made._max_connections = CALLERS + 3
+            made.max_connections = CALLERS + 3
             assert await carry(made, renewal, clock, 10_000) == []
             await renewal.close()
     assert (len(cloud.ends), cloud.refused, sum(cloud.served.values())) == (4, 0, 10_003)
@@ -149,7 +149,7 @@ async def test_signatures(monkeypatch: pytest.MonkeyPatch) -> None:
             source = sources.of(made._settings)
             assert source is not None
             made.renewal = renewal = Renewal("up", source, 30, clock, monotonic=clock)
-            made._max_connections = CALLERS + 3
+            made.max_connections = CALLERS + 3
             assert await carry(made, renewal, clock, 2500) == []
             await renewal.close()
     assert (cloud.refused, sum(cloud.served.values())) == (0, 2503)
