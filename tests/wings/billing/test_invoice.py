@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from datetime import date
 from typing import Any
 
 import pytest
@@ -262,7 +263,7 @@ def test_small_amounts_are_not_lost() -> None:
     assert tally == Tally(cost_nusd=5000)
 
 
-days = st.dates().filter(lambda day: day.year >= 2000).map(lambda day: day.isoformat())
+days = st.dates(min_value=date(2000, 1, 1)).map(date.isoformat)
 names = st.text(min_size=1, max_size=20).map(str.strip).filter(bool)
 rows = st.lists(st.tuples(days, names, *[st.integers(0, 10**12)] * 3), max_size=20)
 
