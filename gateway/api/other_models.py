@@ -33,6 +33,8 @@ _MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?|userconfig|routersett
 _RUNS_MODELS = frozenset({"fusion", "openrouterfusion", "openrouteradvisor", "openroutersubagent"})
 """Plugins and tools that run further models, also where they name none."""
 _NAMES_MODELS = re.compile(r"(?!allowed|excluded)\w*models?")
+_OF_CLIENTS = (None, "function", "custom", "tool_search", "mcp")
+"""Types of tools that the client runs, or a server that it names: their parameters, schemas and headers are its own."""
 
 
 def entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
@@ -66,10 +68,10 @@ def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset())
 
 
 def refuse_in_tools(given: Any, name: str = "tools", *, is_model_read: bool = True) -> None:
-    """Raises `InvalidRequest` for a plugin, or a tool of the upstream's own, that runs further models. A function runs
-    none, and its parameters are its own. `is_model_read`: the format reads the `model` of a tool itself."""
+    """Raises `InvalidRequest` for a plugin, or a tool of the upstream's own, that runs further models.
+    `is_model_read`: the format reads the `model` of a tool itself."""
     for place, each in enumerate(given if isinstance(given, list) else [given]):
-        if not isinstance(each, dict) or (name == "tools" and each.get("type") in (None, "function")):
+        if not isinstance(each, dict) or (name == "tools" and each.get("type") in _OF_CLIENTS):
             continue
         kinds = {folded(kind) for kind in (each.get("type"), each.get("id")) if isinstance(kind, str)}
         inside = each.get("parameters") if name == "tools" and is_model_read else each

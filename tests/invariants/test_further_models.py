@@ -86,8 +86,25 @@ def test_an_extra_body_replaces_nothing_that_was_read(member: str) -> None:
     assert read("chat", tools=[{"type": "function", "function": {"name": "f", "parameters": {"model": "x"}}}]) == ()
     with pytest.raises(InvalidRequest):
         read("chat", tools=[{"type": "advisor_20260301", "name": "advisor", "model": DEAR}])
-    function = {"type": "function", "name": "f", "parameters": {"properties": {"model": {"type": "string"}}}}
-    assert read("responses", tools=[function]) == ()
+
+
+SCHEMA = {"type": "object", "properties": {"model": {"type": "string"}, "fallback_models": {"type": "array"}}}
+
+
+@pytest.mark.parametrize(
+    ("name", "tool"),
+    [
+        ("chat", {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}),
+        ("chat", {"type": "custom", "name": "f", "input_schema": SCHEMA}),
+        ("chat", {"type": "mcp", "server_url": "https://tools.example", "headers": {"X-Model": "x"}}),
+        ("responses", {"type": "function", "name": "f", "parameters": SCHEMA}),
+        ("responses", {"type": "tool_search", "execution": "client", "parameters": SCHEMA}),
+        ("messages", {"type": "custom", "name": "f", "input_schema": SCHEMA}),
+    ],
+)
+def test_the_schema_of_a_clients_own_tool_names_no_model(name: str, tool: dict[str, Any]) -> None:
+    assert read(name, tools=[tool]) == ()
+    assert read(name, tools=[tool], unknown=1) == ()
 
 
 @pytest.fixture(scope="module")
