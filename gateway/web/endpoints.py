@@ -38,7 +38,7 @@ from gateway.store import StoreUnavailable
 from gateway.tasks import StallTolerantTimeout
 from gateway.upstream import stickiness
 
-from .bodies import BodyReader, check_coding
+from .bodies import TRUSTED_S, BodyReader, check_coding
 from .callers import Callers
 from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
@@ -51,9 +51,6 @@ _FORWARDED = frozenset({"content-type", "accept", "user-agent", "traceparent", "
 MAX_CLIENT_ID = 512
 MAX_COMPARED = 500
 """Names of models that an unknown one is compared with."""
-TRUSTED_S = 1.0
-"""A key is looked up again where the body came later than that: the key may be revoked by now, or have other limits."""
-
 WINDOWS_WITHIN_S = 0.8
 """Time limit for a caller's own limits: an unavailable store is reported within a second. Reports may take longer."""
 

@@ -11,7 +11,9 @@ import pytest
 from aiohttp.test_utils import TestClient
 
 from gateway.web import endpoints
+from gateway.wings.stored import kept
 from gateway.wings.tasks import endpoints as tasks
+from tests.fakes import forms
 from tests.fakes.scripted import Scripted, ok_json
 
 from .conftest import ADMIN_TOKEN, Inside, until
@@ -31,9 +33,11 @@ async def late(
 
     async def pieces() -> AsyncIterator[bytes]:
         await meanwhile()
-        yield json.dumps(body).encode()
+        yield body if isinstance(body, bytes) else json.dumps(body).encode()
 
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
+    if isinstance(body, bytes):
+        headers |= forms.TYPE
     async with client.request(method, path, headers=headers, data=pieces(), expect100=True) as answer:
         return answer.status, json.loads(await answer.text())
 
@@ -76,25 +80,60 @@ async def test_a_key_does_not_rotate_itself_once_it_is_paused(inside: Inside) ->
     assert status == 401
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/p/v1/film"])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"model": "m", "prompt": "Hello"}),
+        ("/p/v1/film", {"model": "m", "prompt": "Hello"}),
+        ("/v1/conversations", {"metadata": {"topic": "x"}}),
+        ("/v1/files", forms.form(("purpose", "user_data"), ("file", b"Hello"))),
+    ],
+)
 async def test_a_call_of_a_key_that_is_revoked_meanwhile(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch, path: str
+    inside: Inside, monkeypatch: pytest.MonkeyPatch, path: str, body: Any
 ) -> None:
-    monkeypatch.setattr(endpoints, "TRUSTED_S", 0.0)
-    monkeypatch.setattr(tasks, "TRUSTED_S", 0.0)
+    for module in (endpoints, kept, tasks):
+        monkeypatch.setattr(module, "TRUSTED_S", 0.0)
     row = {"upstream": "up", "prefix": "/p", "submit": ["POST /v1/{kind}"], "unpriced": "allow"}
     with Scripted(always=ok_json()) as upstream:
-        client = await inside(upstream.url, passthrough={"row": row}, **SETTINGS)
+        client = await inside(upstream.url, passthrough={"row": row}, files={"upstream": "up"}, **SETTINGS)
         made = await ask(client, "POST", "keys", {"id": "gone", "team": "ours"})
 
         async def revoke() -> None:
             await ask(client, "DELETE", "keys/gone")
             await until(client, made["secret"], 401)
 
-        call = {"model": "m", "prompt": "Hello"}
-        status, answer = await late(client, "POST", path, made["secret"], call, revoke)
+        status, answer = await late(client, "POST", path, made["secret"], body, revoke)
         assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
         assert upstream.hits == 0
+
+
+async def test_no_items_are_added_to_a_conversation_of_another_team(
+    inside: Inside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "TRUSTED_S", 0.0)
+    with Scripted(always=ok_json({"id": "conv_0123456789", "object": "conversation"})) as upstream:
+        client = await inside(upstream.url, **SETTINGS)
+        made = await ask(client, "POST", "keys", {"id": "moved", "team": "ours"})
+        await until(client, made["secret"], 200)
+        path = "/v1/conversations"
+        headers = {"Authorization": f"Bearer {made['secret']}"}
+        async with client.post(path, headers=headers, json={}) as answer:
+            assert answer.status == 200
+
+        async def move() -> None:
+            await ask(client, "PATCH", "keys/moved", {"team": "rival"})
+            while True:
+                async with client.get("/v1/key", headers=headers) as answer:
+                    if (await answer.json())["team"] == "rival":
+                        return
+
+        items: dict[str, Any] = {"items": []}
+        path = f"{path}/conv_0123456789/items"
+        status, _ = await late(client, "POST", path, made["secret"], items, lambda: asyncio.sleep(0))
+        assert (status, upstream.hits) == (200, 2)
+        status, _ = await late(client, "POST", path, made["secret"], items, move)
+        assert (status, upstream.hits) == (404, 2)
 
 
 async def test_who_may_still_is_served(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:

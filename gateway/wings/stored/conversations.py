@@ -8,6 +8,7 @@ caller's models, among those with Responses of their own, and stays there with t
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -87,8 +88,9 @@ class Conversations:
     async def create(self, request: web.Request) -> web.StreamResponse:
         """Make one, and bind its id to the key."""
         context = request[CONTEXT]
-        key = await self._kept.key(request, context)
+        key, since = await self._kept.key(request, context), time.perf_counter()
         asked = await self._body(request, context)
+        key = await self._kept.key_if_late(request, context, since) or key
         files = await named_in_items(key.in_team, asked.file_ids, asked.items, context.parts)
         bond = _new_bond(key, context, _tokens(asked, files))
         if files:  # it has to be where they are
@@ -121,7 +123,10 @@ class Conversations:
         return await self._kept.relay(request, f"/items/{quote(item, safe='')}")
 
     async def _send(self, request: web.Request, context: RequestContext, bond: Bond, action: str) -> Whole:
+        since = time.perf_counter()
         asked = await self._body(request, context)
+        if (key := await self._kept.key_if_late(request, context, since)) is not None:
+            bond = await self._kept.bond(request, context, key)
         files = await named_in_items(bond.in_team, asked.file_ids, asked.items, context.parts)
         _refuse_elsewhere(files, bond)
         # Before, because the upstream may add them also if the client leaves.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -95,8 +96,9 @@ class StoredFiles:
     async def _upload(
         self, request: web.Request, context: RequestContext, key: Key, upstream: str
     ) -> web.StreamResponse:
-        boundary = boundary_of(request)
+        boundary, since = boundary_of(request), time.perf_counter()
         stored, parts = await self._forms.store(request, context, boundary)
+        key = await self._kept.key_if_late(request, context, since) or key
         asked = file_form.read(stored, parts)
         if asked.purpose != "batch":
             body = file_form.forwarded(stored, asked, boundary)

@@ -32,6 +32,7 @@ from gateway.upstream.content_encoding import EncodingFault
 from gateway.upstream.credentials import position_of
 from gateway.upstream.download import Download
 from gateway.upstream.pool import Pool
+from gateway.web.bodies import TRUSTED_S
 from gateway.web.capacity import Capacity, buffers_full
 from gateway.web.endpoints import forwarded_headers, forwarded_query
 from gateway.web.middleware import CONTEXT, RequestContext
@@ -90,9 +91,13 @@ class KeptAtUpstream:
         )
         return key
 
-    async def bond(self, request: web.Request, context: RequestContext) -> Bond:
-        """The bond of the id in the path; as `key`. Raises `NotFound`, too."""
-        key = await self.key(request, context)
+    async def key_if_late(self, request: web.Request, context: RequestContext, since: float) -> Key | None:
+        """The key of a request whose body took long to come, which is not counted again; None: it did not."""
+        return await self._caller(request, context) if time.perf_counter() - since > TRUSTED_S else None
+
+    async def bond(self, request: web.Request, context: RequestContext, key: Key | None = None) -> Bond:
+        """The bond of the id in the path; as `key`, unless that is known. Raises `NotFound`, too."""
+        key = key or await self.key(request, context)
         parts = context.parts
         return await parts.bonds.require(
             key.in_team, request.match_info[self._name], self._param, parts.config.upstreams

@@ -24,16 +24,8 @@ from gateway.config import Config, Model, Price, Route, is_plain_name
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
-from gateway.web.bodies import BodyReader
-from gateway.web.endpoints import (
-    MAX_CLIENT_ID,
-    TRUSTED_S,
-    RowCall,
-    check_type,
-    forwarded_headers,
-    forwarded_query,
-    is_secret,
-)
+from gateway.web.bodies import TRUSTED_S, BodyReader
+from gateway.web.endpoints import MAX_CLIENT_ID, RowCall, check_type, forwarded_headers, forwarded_query, is_secret
 from gateway.web.forms import FormReader, boundary_of
 from gateway.web.middleware import CONTEXT, Handler, RequestContext, Words
 from gateway.web.status import shutting_down
