@@ -282,6 +282,19 @@ def test_what_a_tool_is_asked_to_do_is_text(item: dict[str, Any], kind: str | No
         assert 100 <= of_item(item, *between, is_done=is_done or not kind).delivered_tokens() < 250
 
 
+@pytest.mark.parametrize("has_pieces", [True, False])
+def test_items_that_go_on_at_once_are_counted_once(has_pieces: bool) -> None:
+    """Relays that translate a chat end all items together."""
+    given = "word " * 100
+    items = [{"type": "function_call", "id": f"f{place}", "arguments": given} for place in range(3)]
+    places = list(enumerate(items))
+    events = [{"type": "response.output_item.added", "output_index": at, "item": {"type": "x"}} for at, _ in places]
+    piece = {"type": "response.function_call_arguments.delta", "delta": given}
+    events += [piece | {"output_index": at} for at, _ in places if has_pieces]
+    events += [{"type": "response.output_item.done", "output_index": at, "item": item} for at, item in places]
+    assert 300 <= fed(api.written([*EVENTS[:2], *events]))[0].delivered_tokens() < 700
+
+
 @pytest.mark.parametrize(
     "item",
     [

@@ -62,8 +62,8 @@ class ResponsesScan(EventScan):
         """The type of the long event that is going on, as far as it is known."""
         self._number: int | None = None
         """The highest number of an event that was passed on."""
-        self._seen_in_items = 0
-        """Bytes of text that had come when the last item of the output ended."""
+        self._open_items = self._seen_before = 0
+        """Items of the output that have begun and not ended, and the bytes of text that had come before the last."""
         self._has_passed_failure = False
         """A long `response.failed` was passed on before it was known to be one: `_end` is its end."""
 
@@ -82,11 +82,17 @@ class ResponsesScan(EventScan):
         return self.usage is not None and self.reader.has_ended
 
     def _note(self, value: Mapping[str, Any]) -> bool:
-        """Take the facts; count the texts of an item that came whole, without pieces before it."""
-        if value.get("type") in ITEM_ENDS and isinstance(item := value.get("item"), dict):
-            if self._seen == self._seen_in_items and (texts := texts_of(item)):
+        """Take the facts; count the texts of an item that came whole: in no pieces since the last one began."""
+        kind, item = value.get("type"), value.get("item")
+        if kind in ITEM_BEGINS:
+            self._open_items, self._seen_before = self._open_items + 1, self._seen
+        elif kind in ITEM_ENDS and isinstance(item, dict):
+            self._open_items = max(0, self._open_items - 1)
+            is_whole = self._seen == self._seen_before
+            if is_whole and (texts := texts_of(item)):
                 self._take_texts(texts)
-            self._seen_in_items = self._seen
+            if is_whole or not self._open_items:
+                self._seen_before = self._seen
         return super()._note(value)
 
     def failed(self, error: GatewayError, request_id: str) -> bytes:
