@@ -91,8 +91,7 @@ def may_reason(call: Call, models: Iterable[str | None]) -> bool:
 def _asks_to_think(members: Mapping[str, Any]) -> dict[str, bool]:
     """Whether a body asks for reasoning, or for none, by each provider's parameter for it that it has."""
     found: dict[str, bool] = {}
-    extra, template = members.get("extra_body"), members.get("chat_template_kwargs")
-    for place in (members, extra, template):
+    for place in (members, members.get("extra_body"), members.get("chat_template_kwargs")):
         if not isinstance(place, Mapping):
             continue
         for name in ("reasoning_effort", "reasoning", "thinking", "enable_thinking"):

@@ -228,13 +228,10 @@ class DeferredPoller:
 
     async def _look(self) -> None:
         await self._retire()
+        if (turns := self._turns) is None or time.monotonic() < self._aside_until:
+            return
         found = await self._store.deferred(MOST)
-        is_aside = not found or time.monotonic() < self._aside_until
-        if (
-            (turns := self._turns) is None
-            or is_aside
-            or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]
-        ):
+        if not found or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
             return
         for each in await turns.due(found, self._busy):
             self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each, turns)), "deferred-call")

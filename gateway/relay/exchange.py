@@ -71,7 +71,7 @@ class Exchange:
         self.gathered: Scan | None = None
         """Follows a stream that answers a plain call, by which it is charged."""
         self.facts: PlainFacts | None = None
-        """The facts of the answer that such a stream makes."""
+        """The facts of the answer that such a stream makes, or of a long answer that another process has read."""
         self._may_gather = False
         """Whether the first bytes have to show if this is such a stream."""
         self._undecided_bytes = 0

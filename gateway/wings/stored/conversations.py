@@ -123,8 +123,7 @@ class Conversations:
         return await self._kept.relay(request, f"/items/{quote(item, safe='')}")
 
     async def _send(self, request: web.Request, context: RequestContext, bond: Bond, action: str) -> Whole:
-        since = time.perf_counter()
-        asked = await self._body(request, context)
+        since, asked = time.perf_counter(), await self._body(request, context)
         if (key := await self._kept.key_if_late(request, context, since)) is not None:
             bond = await self._kept.bond(request, context, key)
         files = await named_in_items(bond.in_team, asked.file_ids, asked.items, context.parts)
