@@ -98,7 +98,7 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 
 CEILINGS = {
     "files": 400,
-    "lines": 72_000,
+    "lines": 72_250,
     "lines of the trunk": 53_250,
     "arrows from the trunk to wings": 0,
     "arrows between wings": 0,

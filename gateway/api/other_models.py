@@ -150,7 +150,7 @@ def _has(value: Any, *path: str) -> bool:
 
 def _refused(param: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Unsupported parameter: '{param}' names further models in a form that the gateway does not check. Send at "
-        f"most {MOST} names in a list '{LISTS[0]}', or leave it out.",
+        f"Unsupported parameter: '{param}' names or runs further models in a form that the gateway does not check. "
+        f"Leave it out; further models for a router are at most {MOST} names in a list '{LISTS[0]}'.",
         param=param, code="unsupported_parameter",
     )  # fmt: skip

@@ -234,8 +234,14 @@ def _ended(config: Config, endpoint: Endpoint) -> Callable[[bytes], TaskEnd | No
     return None if row is None else partial(_end_in, row)
 
 
-def _passed(body: bytes) -> PlainFacts:
-    return PlainFacts()
+class _Unread:
+    """This is a `FactsReader` of answers that have no facts."""
+
+    def feed(self, data: bytes) -> None:
+        pass
+
+    def facts(self) -> PlainFacts:
+        return PlainFacts()
 
 
 def _submitted(row: Passthrough, outputs: int, reserved: units.Counts, body: bytes) -> PlainFacts:
@@ -276,7 +282,8 @@ PASSTHROUGH = Format(
     operation="passthrough",
     read=_read,
     read_form=_read_form,
-    facts=_passed,
+    facts=lambda body: PlainFacts(),
+    facts_reader=_Unread,
     usage=no_usage,
     scan=lambda asked: PassedScan(no_usage),
     is_binary=True,
@@ -298,7 +305,7 @@ def format_of_reads() -> Format:
 
 def format_of(row: Passthrough, outputs: int, reserved: units.Counts) -> Format:
     """The format of the answer to a submission for this number of outputs, for which these units were reserved."""
-    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved))
+    return replace(PASSTHROUGH, facts=partial(_submitted, row, outputs, reserved), facts_reader=None)
 
 
 def error_body(row: Passthrough, error: GatewayError, request_id: str) -> bytes:

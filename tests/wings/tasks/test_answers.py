@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from gateway import untrusted_json
 from gateway.formats.format import LONG_ANSWER
-from gateway.web.large_bodies import LargeBodies, Pieces
+from gateway.relay import exchange
+from gateway.web.large_bodies import LargeBodies
 from tests.conftest import ScriptedUpstream
 from tests.fakes.scripted import ok_json, until
 from tests.fakes.turns import counted
@@ -51,15 +52,15 @@ async def test_long_answers_are_read_by_another_process(
 ) -> None:
     """An API may repeat the whole request in each answer, as Replicate does; polls of the gateway read them, too."""
     shown = {"id": "t1", "state": "queued", "urls": {"get": f"{upstream.url}/v1/films/t1"}, "input": [{}] * LONG_ANSWER}
-    ask, jobs = LargeBodies._answer, list[str]()
+    make, jobs = LargeBodies.make, list[str]()
 
-    async def noted(self: LargeBodies, key: str, job: Mapping[str, Any], pieces: Pieces) -> Any:
+    async def noted(self: LargeBodies, key: str, function: Callable[..., Any], body: bytes, *arguments: Any) -> Any:
         try:
-            return await ask(self, key, job, pieces)
+            return await make(self, key, function, body, *arguments)
         finally:
-            jobs.append(job["job"])
+            jobs.append(function.__name__)
 
-    monkeypatch.setattr(LargeBodies, "_answer", noted)
+    monkeypatch.setattr(LargeBodies, "make", noted)
     rows = {"row": GOOD | {"links": ["/urls/get"], "unpriced": "allow"}}
     upstream.answer_with(always=ok_json(shown))
     with counted(monkeypatch) as turns:
@@ -68,4 +69,5 @@ async def test_long_answers_are_read_by_another_process(
             async with client.request(method, path, json={"prompt": "cat"}, headers=AUTH) as answer:
                 assert (answer.status, b'"/p/v1/films/t1"' in await answer.read()) == (200, True)
         await until(lambda: len(jobs) > 3)  # the facts, the links, the read, a poll
+    assert jobs.count(exchange._facts_or_none.__name__) == 1  # those of the read are none
     assert turns.longest_json <= LONG_ANSWER
