@@ -324,7 +324,8 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
         texts of the other holders that are kept. A server may lose them. Raises `StoreUnavailable`."""
 
     async def deferred(self, limit: int) -> list[Deferred]:
-        """Some of the deferred leases that were not removed, in any order. Raises `StoreUnavailable`."""
+        """Some of the deferred leases that were not removed, in any order; of more than `limit` others the next time,
+        until each has been among them. Raises `StoreUnavailable`."""
 
     async def find_deferred(self, lease: str) -> Deferred | None:
         """The deferred lease of this call; None: there is none, or it is settled."""

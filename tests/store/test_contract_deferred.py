@@ -12,6 +12,8 @@ from .worker import Worker, endings, levels
 CLAIMS = [daily(100), tokens(100, 40), parallel(1)]
 HELD = [(0, 1), (0, 40), (1, 0)]
 NOTE = '{"id":"resp_1"}'
+MANY = 700
+"""More than a hash of Redis has in one piece (`hash-max-listpack-entries`), which a scan returns whole."""
 
 
 async def defer(worker: Worker, wish: Reserve) -> None:
@@ -51,6 +53,16 @@ async def test_it_outlives_its_worker_and_is_settled_once(worker: Worker, other:
     assert await store.find_deferred(wish.record.id) is None
     await other.listen(clock, SILENT_S + 1)
     assert await levels(store, clock, *CLAIMS) == [(1, 0), (7, 0), (0, 0)]
+
+
+async def test_each_is_found_in_turn_where_there_are_many(worker: Worker) -> None:
+    """The calls of one key, which has no limit of parallel calls, would keep those of others from being settled."""
+    wishes, found = [draw(*CLAIMS[:2]) for _ in range(MANY)], set[str]()
+    for wish in wishes:
+        await defer(worker, wish)
+    for _ in range(2 * MANY // 100):
+        found |= {each.lease for each in await worker.store.deferred(100)}
+    assert found == {wish.record.id for wish in wishes}
 
 
 async def test_one_that_was_closed_as_lost_is_reserved_again(worker: Worker, other: Worker, clock: Clock) -> None:

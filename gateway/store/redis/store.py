@@ -146,6 +146,8 @@ class RedisStore:
         self._bond = Script.read("bond.lua")
         self._writing = RedisConnection(settings.redis, BATCH_WITHIN_S, self._greet_writing)
         self._finding = RedisConnection(settings.redis, FIND_WITHIN_S, self._greet)
+        self._deferred_from: Any = "0"
+        """The cursor of Redis at which the next look for deferred leases begins."""
         self._reading = RedisConnection(settings.redis, READ_WITHIN_S, self._greet)
         self._days = DailySumReader(self._reading, self._base, self._are_calls_under_way)
         self._applied_at = -BUSY_FOR_S
@@ -223,8 +225,8 @@ class RedisStore:
         return dict(zip(found[::2], found[1::2], strict=True))
 
     async def deferred(self, limit: int) -> list[Deferred]:
-        (found,) = await self._finding.ask(("HSCAN", f"{self._base}deferred", "0", "COUNT", limit))
-        texts, read = found[1], list[Deferred]()
+        (found,) = await self._finding.ask(("HSCAN", f"{self._base}deferred", self._deferred_from, "COUNT", limit))
+        (self._deferred_from, texts), read = found, list[Deferred]()
         for some in portions(texts, 2 * PORTION):
             read += [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in zip(some[::2], some[1::2], strict=True)]
             await asyncio.sleep(0)

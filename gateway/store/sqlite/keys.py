@@ -46,6 +46,8 @@ class KeyReader:
 
     def __init__(self, settings: StoreSettings) -> None:
         self._db = connect(path_of(settings))
+        self._deferred_after = ""
+        """The deferred lease behind which the next look begins."""
 
     def find_keys(self, digests: Sequence[str]) -> list[str | None]:
         found: dict[str, str] = {}
@@ -96,7 +98,9 @@ class KeyReader:
         return None if row is None else Deferred(lease, *row[0].rsplit("\t", 1))
 
     def deferred(self, limit: int) -> list[Deferred]:
-        rows = self._db.execute("SELECT lease, text FROM deferred LIMIT ?", (limit,)).fetchall()
+        wanted = "SELECT lease, text FROM deferred WHERE lease > ? ORDER BY lease LIMIT ?"
+        rows = self._db.execute(wanted, (self._deferred_after, limit)).fetchall()
+        self._deferred_after = rows[-1][0] if len(rows) == limit else ""
         return [Deferred(lease, *text.rsplit("\t", 1)) for lease, text in rows]
 
     def find_bond(self, bond_id: str, now: float) -> Bond | None:

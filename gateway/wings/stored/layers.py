@@ -150,7 +150,7 @@ class FairTurns:
             await asyncio.sleep(0)
         under_way = [self._whose[lease] for lease in busy if lease in self._whose]
         self._due = {lease: self._due.get(lease, now) for lease in leases}
-        self._whose = {lease: self._whose[lease] for lease in leases}
+        self._whose = {lease: self._whose[lease] for lease in self._whose.keys() & {*leases, *busy}}
         due = [lease for lease, at in self._due.items() if at <= now and lease not in busy]
         due.sort(key=self._due.__getitem__)
         turns = next_turns([self._whose[lease] for lease in due], under_way, POLLS_AT_ONCE)
@@ -185,8 +185,8 @@ class FairTurns:
 
 def _whose(deferred: Deferred) -> Whose:
     """Whose work this is, as far as its stored facts can be read."""
-    with suppress(ValueError, TypeError):
-        return decode_deferral(deferred.note).upstream, ledger_entry.decode(deferred.entry).record.key
+    with suppress(ValueError, TypeError, RecursionError):
+        return str(decode_deferral(deferred.note).upstream), str(ledger_entry.decode(deferred.entry).record.key)
     return "", ""
 
 
