@@ -15,6 +15,7 @@ from gateway.wings.stored import kept
 from gateway.wings.tasks import endpoints as tasks
 from tests.fakes import forms
 from tests.fakes.scripted import Scripted, ok_json
+from tests.wings.tasks.test_rows import GOOD
 
 from .conftest import ADMIN_TOKEN, Inside, until
 
@@ -84,7 +85,8 @@ async def test_a_key_does_not_rotate_itself_once_it_is_paused(inside: Inside) ->
     ("path", "body"),
     [
         ("/v1/completions", {"model": "m", "prompt": "Hello"}),
-        ("/p/v1/film", {"model": "m", "prompt": "Hello"}),
+        ("/p/v1/films", {"model": "m", "prompt": "Hello"}),
+        ("/p/v1/films/t1/cancel", {"reason": "x"}),
         ("/v1/conversations", {"metadata": {"topic": "x"}}),
         ("/v1/files", forms.form(("purpose", "user_data"), ("file", b"Hello"))),
     ],
@@ -94,7 +96,7 @@ async def test_a_call_of_a_key_that_is_revoked_meanwhile(
 ) -> None:
     for module in (endpoints, kept, tasks):
         monkeypatch.setattr(module, "TRUSTED_S", 0.0)
-    row = {"upstream": "up", "prefix": "/p", "submit": ["POST /v1/{kind}"], "unpriced": "allow"}
+    row = GOOD | {"read": [*GOOD["read"], "POST /v1/{kind}/{task}/cancel"], "unpriced": "allow"}
     with Scripted(always=ok_json()) as upstream:
         client = await inside(upstream.url, passthrough={"row": row}, files={"upstream": "up"}, **SETTINGS)
         made = await ask(client, "POST", "keys", {"id": "gone", "team": "ours"})

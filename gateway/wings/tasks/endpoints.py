@@ -108,10 +108,7 @@ class PassthroughCalls:
         key = await self._caller(request, context, asked.row)
         if self._parts.status.is_draining:
             raise shutting_down()
-        waited_from = time.perf_counter()
-        given, more_headers = await self._body(request, context, asked.row)
-        if (body_wait_s := time.perf_counter() - waited_from) > TRUSTED_S:
-            key = await self._caller(request, context, asked.row)
+        key, given, more_headers, body_wait_s = await self._body_of(key, request, context, asked.row)
         members, row = given.document.members, asked.row
         _refuse_misread(request, asked, members)
         context.model = asked.name
@@ -136,7 +133,7 @@ class PassthroughCalls:
         if self._parts.status.is_draining:
             raise shutting_down()
         context.take_place(self._parts.capacity)
-        given, more_headers = await self._body(request, context, asked.row)
+        key, given, more_headers, _ = await self._body_of(key, request, context, asked.row)
         context.model = asked.name
         if not _may_use(key, asked.name, asked.name, is_any=True):
             raise ModelNotFound(asked.name)
@@ -197,6 +194,17 @@ class PassthroughCalls:
         ]
         schemes = auth.BEARER.union(place.scheme for place in row.key_places if place.scheme)
         return await self._parts.plane.caller(request, context, more_keys=keys, schemes=schemes)
+
+    async def _body_of(
+        self, key: Key, request: web.Request, context: RequestContext, row: Passthrough
+    ) -> tuple[Key, Params, tuple[tuple[str, str], ...], float]:
+        """The key, looked up again if the body took long to come; then the parameters, the headers, and how long in
+        seconds the body took. Raises `GatewayError`."""
+        since = time.perf_counter()
+        params, headers = await self._body(request, context, row)
+        if (wait_s := time.perf_counter() - since) > TRUSTED_S:
+            key = await self._caller(request, context, row)
+        return key, params, headers, wait_s
 
     async def _body(
         self, request: web.Request, context: RequestContext, row: Passthrough
