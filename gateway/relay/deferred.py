@@ -57,6 +57,7 @@ from gateway.upstream.pool import Pool
 from . import charge
 from .attempt import Attempt, MakesAnswers, counted_text
 from .charge import SentRequest
+from .exchange import PLAIN_PIECE
 
 log = logging.getLogger("gateway")
 
@@ -77,9 +78,6 @@ ANSWER_WITHIN_S = 10.0
 
 MAX_BATCH_BYTES = 262_144
 """The maximum size of a batch, which is parsed at once. It has a kilobyte or two."""
-
-READ_AT_ONCE = 8_192
-"""Bytes of an answer between which other calls have their turn."""
 
 MOST = 10_000
 """Deferred leases that are looked at."""
@@ -446,8 +444,8 @@ async def _facts(spec: Format, body: bytes) -> PlainFacts:
     if spec.long_reader is None or len(body) <= LONG_ANSWER:
         return spec.facts(body)
     reader = spec.long_reader()
-    for at in range(0, len(body), READ_AT_ONCE):
-        reader.feed(body[at : at + READ_AT_ONCE])
+    for at in range(0, len(body), PLAIN_PIECE):
+        reader.feed(body[at : at + PLAIN_PIECE])
         await asyncio.sleep(0)
     return reader.facts()
 

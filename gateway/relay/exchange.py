@@ -272,7 +272,7 @@ class Exchange:
         with suppress(ValueError, Unavailable, RuntimeError):  # no answer, or a process that fails: it is read here
             if self.facts_reader is not None:
                 self.facts = self.facts_reader.facts()
-            elif is_text(this, body):
+            elif _is_text(this, body):
                 self.facts = _facts_of_text(body)
             else:
                 self.facts = await this.make(this.call.key.id, _facts_or_none, body, this.format.facts)
@@ -691,7 +691,7 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
             answer = exchange.facts
         elif exchange.facts_reader is not None:
             answer = exchange.facts_reader.facts()
-        elif this.format.is_text is not None and is_text(this, body):
+        elif this.format.is_text is not None and _is_text(this, body):
             answer = _facts_of_text(body)
         else:
             answer = this.format.facts(body)
@@ -724,7 +724,7 @@ def pending_id_of(this: Attempt, facts: PlainFacts) -> str | None:
     return facts.kept_id if facts.is_pending and this.call.params.is_deferred else None
 
 
-def is_text(this: Attempt, body: bytes) -> bool:
+def _is_text(this: Attempt, body: bytes) -> bool:
     """Whether an answer is the text that was asked for, and no JSON."""
     is_asked = this.format.is_text is not None and this.format.is_text(this.call.params)
     return is_asked and body.lstrip()[:1] != b"{"
