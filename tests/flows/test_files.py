@@ -136,7 +136,8 @@ def test_the_list_is_the_keys_own(gateways: list[Gateway], upstream: ScriptedUps
         "has_more": False,
     }
     assert gateways[1].get("/v1/files?after=file-0", key="dave").refusal[2] == "after"
-    assert gateways[1].get("/v1/files?limit=0", key="dave").refusal[2] == "limit"
+    for name, value in (("limit", "0"), ("limit", f"000000001{'9' * 5000}"), ("order", "newest")):
+        assert gateways[1].get(f"/v1/files?{name}={value}", key="dave").refusal[2] == name
 
 
 def test_a_list_of_objects_without_ids(gateways: list[Gateway], upstream: ScriptedUpstream) -> None:

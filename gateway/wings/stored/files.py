@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -130,7 +131,9 @@ class StoredFiles:
         query = request.query
         if (purpose := query.get("purpose")) is not None:
             bonds = [bond for bond in bonds if purpose_of(bond) == purpose]
-        if query.get("order", "desc") == "asc":
+        if (order := query.get("order", "desc")) not in ("asc", "desc"):
+            raise InvalidRequest("Invalid 'order': expected 'asc' or 'desc'.", param="order")
+        if order == "asc":
             bonds.reverse()
         page, has_more = page_of(bonds, query.get("after"), query.get("limit"), MAX_LIMIT)
         found = await self._kept.read_all(request, context, page)
@@ -214,7 +217,7 @@ def _batch_of(bond: Bond) -> str | None:
 
 def page_of(bonds: Sequence[Bond], after: str | None, limit: str | None, most: int) -> tuple[Sequence[Bond], bool]:
     """A page of a list, and whether there are more behind it. Raises `InvalidRequest`."""
-    if limit is not None and not (limit.isascii() and limit.isdecimal() and 1 <= int(limit[:9]) <= most):
+    if limit is not None and not (re.fullmatch("[0-9]{1,9}", limit) and 1 <= int(limit) <= most):
         raise InvalidRequest(f"Invalid 'limit': expected a number from 1 to {most}.", param="limit")
     start = 0
     if after is not None:

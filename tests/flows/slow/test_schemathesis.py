@@ -63,6 +63,9 @@ TAKES_QUERY = [
 """Where a query can be wrong: not every text is good."""
 
 
+FILTERS = ("purpose", "ended")
+"""Parameters of queries whose unknown values find nothing."""
+
 MOST_OF_MANY = {"/v1/messages/batches": 8}
 """Of bodies that hold many others: each takes half a second to make."""
 
@@ -495,7 +498,9 @@ def test_each_parameter_of_a_query_that_does_not_fit_is_refused(
     """Of random queries that do not fit it may be that only the unknown names do not, and these are left unread."""
     body = {} if OPERATIONS[method, path].body is None else {"json": {}}
     for parameter in OPERATIONS[method, path].parameters:
-        if parameter["in"] == "query" and not jsonschema_rs.is_valid(parameter["schema"], "?"):
+        if parameter["in"] != "query" or parameter["name"] in FILTERS:
+            continue
+        if not jsonschema_rs.is_valid(parameter["schema"], "?"):
             asked = session.request(
                 method, gateway.url + path.format(**there), params={parameter["name"]: "?"},
                 headers=credentials(path), timeout=TIMEOUT_S, **body,
