@@ -15,12 +15,13 @@ from typing import Annotated, Any, NamedTuple, Union, get_args, get_origin
 
 from pydantic import ValidationError, WithJsonSchema
 
+from gateway import untrusted_json
 from gateway.errors import InvalidRequest
 from gateway.records import Document, FormBody, Params, StoredBytes
 
 from . import prompt_tokens, validation_errors
 from .multipart import FormPart, shown
-from .other_models import refuse_for_routers
+from .other_models import refuse_further
 from .prompt_tokens import FindsCounter
 from .validate import Rules, refuse_other_case
 
@@ -70,7 +71,8 @@ def read(
     """The parameters of a form, checked by the API's own rules. Raises `InvalidRequest` for the first fault."""
     members, places = _members(rules, parts)
     refuse_other_case(members, rules.names)
-    refuse_for_routers(members)
+    own = {name: value if name in rules.names else _from_json(value) for name, value in members.items()}
+    refuse_further(own, rules.names)
     document = Document("", members, form=FormBody(stored, places))
     try:
         body = rules.schema.model_validate(members)
@@ -206,6 +208,14 @@ def _typed(value: str, kinds: frozenset[Any]) -> Any:
     if float in kinds and _DECIMAL.fullmatch(value):
         return float(value)
     return value
+
+
+def _from_json(value: Any) -> Any:
+    """The value that a field has as JSON, as some clients write it; else the field itself."""
+    try:
+        return untrusted_json.parse(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
 
 
 def no_empty_file(files: Sequence[UploadedFile]) -> None:

@@ -7,9 +7,16 @@ them as `models` (OpenRouter, "Model routing", and Vercel's AI Gateway, "Model f
 names, and settings of its own in `user_config` and `router_settings_override`: `proxy/route_llm_request.py`); both
 charge for the model that served.
 
-Three forms are refused: LiteLLM writes the members of `extra_body` over those of the body (BerriAI/litellm#31118), and
-OpenRouter's `fusion`, advisor and subagent, as plugins or tools, run models of their own, which are billed beside the
-one that answers (openrouter.ai/docs, "Fusion").
+Other forms are refused: LiteLLM writes the members of `extra_body` over those of the body (BerriAI/litellm#31118).
+`refuse_unread` looks for names of models wherever no format reads them: Groq's `compound_custom.models` (Groq, API
+reference), Azure's `data_sources` with an `embedding_dependency` (Azure, "On Your Data"), `svg` of images
+(openai-python, image_generate_params.py), tools that a message adds (anthropic-sdk,
+BetaRequestToolAdditionBlockParam), `routingConfig` of Gemini (google-genai, types.py).
+
+Plugins and tools that a router runs itself are accepted only where they cost nothing or the answer reports them.
+OpenRouter's `fusion`, advisor, subagent and image generation run models of their own, and its shell, its pages fetched
+by Exa and PDFs read by `mistral-ocr` are billed beside the tokens (openrouter.ai/docs, "Server Tools", "PDF Inputs").
+Orq's tools have the same form of names (docs.orq.ai, "Server tools").
 """
 
 from __future__ import annotations
@@ -29,10 +36,27 @@ ANY_MODEL = "*"
 LISTS = ("models", "fallbacks")
 """Members with names for a router; other forms of them are refused."""
 MOST = 16
-_MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?|userconfig|routersettingsoverride")
-_RUNS_MODELS = frozenset({"fusion", "openrouterfusion", "openrouteradvisor", "openroutersubagent"})
-"""Plugins and tools that run further models, also where they name none."""
-_NAMES_MODELS = re.compile(r"(?!allowed|excluded)\w*models?")
+_MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?(?:dict)?|userconfig|routersettingsoverride")
+_RUN_BY_ROUTER = re.compile(r"\s*(?:[\w-]+\s*:|openrouter)\s*(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
+"""Types of tools that a router runs; the group is the kind."""
+_TOOLS_OF_ROUTERS = frozenset({"websearch", "datetime", "applypatch"})
+"""Those that cost nothing or are reported; `webfetch` costs nothing where `_FETCHES_FREELY` fetches the pages."""
+_FETCHES_FREELY = "openrouter"
+_PLUGINS = frozenset({"web", "fileparser", "responsehealing", "autorouter", "contextcompression"})
+_FREE_PARSERS = (None, "native", "cloudflare-ai", "pdf-text")
+_NAMES_MODELS = re.compile(
+    r"(?!allowed|excluded)\w*(?:model|deployment)(?:s|ids?|names?)?|routingconfig|modelselection\w*|modelrouting\w*"
+)
+_OF_CALLERS = re.compile(
+    r"\w*(?:metadata|schema|usage)|properties|function\w*|variables|attributes|headers|labels|arg(?:ument)?s|env\w*"
+    r"|documents?|grammar|structuredoutputs?|guided\w*|trace|extrabody"
+)
+"""Members inside of which names are the caller's own; `extra_body` is read as a body."""
+_CONTENT = frozenset({
+    "messages", "input", "contents", "content", "prompt", "system", "instructions", "systeminstruction", "requests",
+})  # fmt: skip
+"""Members in which tools alone are settings: all else is content."""
+_WORDS = b"model", b"deployment", b"\\u"
 _OF_CLIENTS = (None, "function", "custom", "tool_search", "mcp")
 """Types of tools that the client runs, or a server that it names: their parameters, schemas and headers are its own."""
 
@@ -67,29 +91,87 @@ def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset())
     return found
 
 
-def refuse_in_tools(given: Any, name: str = "tools", *, is_model_read: bool = True) -> None:
-    """Raises `InvalidRequest` for a plugin, or a tool of the upstream's own, that runs further models.
-    `is_model_read`: the format reads the `model` of a tool itself."""
+def refuse_in_tools(given: Any, name: str = "tools") -> None:
+    """Raises `InvalidRequest` for a plugin or a tool that a router runs for money that no answer reports."""
+    is_paid = _is_paid_tool if name == "tools" else _is_paid_plugin
     for place, each in enumerate(given if isinstance(given, list) else [given]):
-        if not isinstance(each, dict) or (name == "tools" and each.get("type") in _OF_CLIENTS):
+        if isinstance(each, dict) and is_paid(each):
+            raise _refused_as_paid(f"{name}[{place}]")
+
+
+def may_name_more(raw: bytes) -> bool:
+    """Whether a body may name a model elsewhere than in its own `model`. It is asked before each is searched."""
+    text = raw.lower()
+    return text.count(_WORDS[0]) > 1 or _WORDS[1] in text or _WORDS[2] in text
+
+
+def refuse_unread(members: Mapping[str, Any], known: Collection[str] = (), read: Collection[str] = ()) -> None:
+    """Raises `InvalidRequest` for a name of a model that no format reads, at any depth of the settings of a body.
+    `known`: the members of the schema; `read`: those of which a format reads the `model` itself."""
+    for name, value in members.items():
+        meant = folded(name)
+        if _OF_CALLERS.fullmatch(meant) is not None or meant in ("model", *LISTS):
             continue
-        kinds = {folded(kind) for kind in (each.get("type"), each.get("id")) if isinstance(kind, str)}
-        inside = each.get("parameters") if name == "tools" and is_model_read else each
-        if not _RUNS_MODELS.isdisjoint(kinds) or _names_a_model(inside):
-            raise _refused(f"{name}[{place}]")
+        if name not in known and _is_name_of_model(meant, value):
+            raise _refused(name)
+        is_setting = meant not in _CONTENT
+        entries_read = value if name in read and isinstance(value, list) else [value] if name in read else []
+        if _has_unread(value, is_setting, meant in _TOOLS, {id(each) for each in entries_read}):
+            raise _refused(name)
 
 
-def _names_a_model(given: Any) -> bool:
-    waiting = [given]
+_TOOLS = ("tool", "tools")
+
+
+def _is_name_of_model(meant: str, value: Any) -> bool:
+    return bool(value) and isinstance(value, str | list | dict) and _NAMES_MODELS.fullmatch(meant) is not None
+
+
+def _has_unread(value: Any, is_setting: bool, is_tool: bool, read: Collection[int]) -> bool:
+    waiting = [(value, is_setting, is_tool)]
     while waiting:
-        value = waiting.pop()
-        if isinstance(value, dict):
-            if any(each and _NAMES_MODELS.fullmatch(folded(name)) for name, each in value.items()):
+        value, is_setting, is_tool = waiting.pop()
+        if isinstance(value, list):
+            waiting += [(each, is_setting, is_tool) for each in value if isinstance(each, dict | list)]
+            continue
+        if not isinstance(value, dict):
+            continue
+        own = _arguments_of(value, is_tool=is_tool)
+        for name, below in value.items():
+            meant = folded(name)
+            if name == own or _OF_CALLERS.fullmatch(meant) is not None:
+                continue
+            is_read = name == "model" and id(value) in read
+            if is_setting and not is_read and _is_name_of_model(meant, below):
                 return True
-            waiting += value.values()
-        elif isinstance(value, list):
-            waiting += value
+            if isinstance(below, dict | list):
+                is_of_tool = is_tool or meant in _TOOLS
+                waiting.append((below, is_setting or is_of_tool, is_of_tool))
     return False
+
+
+def _arguments_of(value: Mapping[str, Any], *, is_tool: bool) -> str | None:
+    """The member of an object that has arguments of a tool, or their schema."""
+    kind = value.get("type")
+    if is_tool and kind in _OF_CLIENTS:
+        return "parameters"
+    return "input" if isinstance(kind, str) and kind.endswith("tool_use") else None
+
+
+def _is_paid_tool(tool: Mapping[str, Any]) -> bool:
+    """Whether a router runs it for money that no answer reports, or with a model of its own."""
+    kind, config = tool.get("type"), tool.get("parameters")
+    of_router = _RUN_BY_ROUTER.fullmatch(kind) if isinstance(kind, str) else None
+    if of_router is None or folded(of_router[1]) in _TOOLS_OF_ROUTERS:
+        return False
+    engine = config.get("engine") if isinstance(config, dict) else None
+    return folded(of_router[1]) != "webfetch" or engine != _FETCHES_FREELY
+
+
+def _is_paid_plugin(plugin: Mapping[str, Any]) -> bool:
+    name, pdf = plugin.get("id"), plugin.get("pdf")
+    engine = pdf.get("engine") if isinstance(pdf, dict) else None
+    return (isinstance(name, str) and folded(name) not in _PLUGINS) or engine not in _FREE_PARSERS
 
 
 def _refuse_in_extra(given: Mapping[str, Any], name: str, known: frozenset[str]) -> None:
@@ -100,12 +182,14 @@ def _refuse_in_extra(given: Mapping[str, Any], name: str, known: frozenset[str])
         raise InvalidRequest(text, param=name, code="unsupported_parameter")
     if for_routers(given, known):
         raise _refused(name)
+    refuse_unread(given)
 
 
-def refuse_for_routers(members: Mapping[str, Any]) -> None:
-    """Raises `InvalidRequest` for a member or a field that names models for a router."""
+def refuse_further(members: Mapping[str, Any], known: Collection[str] = (), read: Collection[str] = ()) -> None:
+    """Raises `InvalidRequest` for a member or a field that names a further model, in a format that has none."""
     if for_routers(members):
         raise _refused(LISTS[0])
+    refuse_unread(members, known, read)
 
 
 def may_choose(members: Mapping[str, Any]) -> bool:
@@ -146,6 +230,13 @@ def _has(value: Any, *path: str) -> bool:
     if not path or not isinstance(value, dict):
         return not path and bool(value)
     return any(_has(below, *path[1:]) for name, below in value.items() if folded(name) == path[0])
+
+
+def _refused_as_paid(param: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{param}' is run by the upstream for money that no answer reports. Leave it out.",
+        param=param, code="unsupported_parameter",
+    )  # fmt: skip
 
 
 def _refused(param: str) -> InvalidRequest:

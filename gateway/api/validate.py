@@ -11,7 +11,7 @@ accepts "N" (and "stop" with a long s, U+017F) as the parameter, so it would tak
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -23,7 +23,7 @@ from gateway.spelling import compatible, folded
 
 from . import prompt_tokens, validation_errors
 from .json_document import parse
-from .other_models import for_routers, refuse_in_tools
+from .other_models import for_routers, may_name_more, refuse_in_tools, refuse_unread
 from .prompt_tokens import Counter, FindsCounter
 from .schema import Body, Generation, StreamOptions
 
@@ -34,19 +34,22 @@ Reads = Callable[[Document, Any, Counter | None], Params]
 class Rules:
     """The rules of one format: the schema of its body, and `read` for the rules between fields."""
 
-    __slots__ = ("explain", "names", "read", "schema")
+    __slots__ = ("explain", "names", "read", "schema", "with_models")
 
     def __init__(
         self,
         schema: type[Body],
         read: Reads,
         explain: Callable[[ValidationError], InvalidRequest] = validation_errors.explain,
+        with_models: Collection[str] = (),
     ) -> None:
         self.schema = schema
         self.read = read
         self.explain = explain
         """Words of the format for a fault that the schema found."""
         self.names = frozenset(schema.model_fields)
+        self.with_models = with_models
+        """Members of which `read` reads the `model`."""
 
 
 def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no_counter) -> Params:
@@ -56,9 +59,12 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     if not document.members.keys() <= rules.names:
         refuse_other_case(document.members, rules.names)
         _refuse_cache(document.members)
+        _refuse_later(document.members)
         others = for_routers(document.members, rules.names)
     elif "tools" in document.members:
         refuse_in_tools(document.members["tools"])
+    if may_name_more(raw):
+        refuse_unread(document.members, rules.names, rules.with_models)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
         refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")
@@ -83,6 +89,16 @@ def _refuse_cache(members: Mapping[str, Any]) -> None:
             elif folded(name) == "cachedcontent" and "cachedcontents/" in str(value).lower():
                 text = "Unsupported parameter: 'cachedContent' is kept at the upstream. Send the content itself."
                 raise InvalidRequest(text, param="cachedContent", code="unsupported_parameter")
+
+
+def _refuse_later(members: Mapping[str, Any]) -> None:
+    """Refuse a chat that xAI would answer, and bill, later (docs.x.ai, "Deferred Chat Completions")."""
+    for name, value in members.items():
+        if folded(name) == "extrabody" and isinstance(value, dict):
+            _refuse_later(value)
+        elif folded(name) == "deferred" and value:
+            text = f"Unsupported parameter: '{name}' asks for an answer that is made later. Leave it out."
+            raise InvalidRequest(text, param=name, code="unsupported_parameter")
 
 
 def checked(schema: type[_Schema], members: Mapping[str, Any]) -> _Schema:

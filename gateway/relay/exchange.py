@@ -708,7 +708,11 @@ def read_plain(exchange: Exchange, body: bytes, failure: Failure | None) -> Plai
         else:
             charged = charge.of_broken(sent, _ending_of(in_band))
         return PlainAnswer(charged, model, in_band)
-    charged = charge.of_plain(sent, answer.usage, body, model, charge.Ending.WHOLE, exchange.text)
+    # One without the output and without a report is of another kind: xAI's `deferred` makes the completion later
+    # (docs.x.ai, "Deferred Chat Completions").
+    is_whole = answer.has_output or answer.usage is not None or answer.is_error or not sent.reserved_output
+    ending = charge.Ending.WHOLE if is_whole else charge.Ending.BROKEN
+    charged = charge.of_plain(sent, answer.usage, body, model, ending, exchange.text)
     return PlainAnswer(charged, model, None, answer, answer.has_output)
 
 

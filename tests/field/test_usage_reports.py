@@ -423,6 +423,10 @@ UNREPORTED = [
         {"prompt_tokens": 30, "usage_source": "estimated"}, id="api7/aisix#510: a report of the prompt alone",
     ),
     pytest.param(
+        asks_chat(max_tokens=70), ok_json({"request_id": "f15c114e"}),
+        {"completion_tokens": 70, "usage_source": "estimated"}, id="docs.x.ai: a completion that is made later",
+    ),
+    pytest.param(
         asks_gemini_embeddings(), ok_json({"embedding": {"values": [0.1]}, "usageMetadata": {
             "promptTokenCount": 260, "promptTokenDetails": [
                 {"modality": "TEXT", "tokenCount": 2}, {"modality": "IMAGE", "tokenCount": 258}]}}),

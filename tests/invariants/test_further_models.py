@@ -4,10 +4,11 @@ prices, at every door."""
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import no_counter
 from gateway.config import Model, ModelTable
 from gateway.errors import InvalidRequest
@@ -47,8 +48,72 @@ UNREAD: list[dict[str, Any]] = [
     {"tools": [{"type": "openrouter:advisor", "parameters": {"model": DEAR}}]},
     {"tools": [{"type": "openrouter:subagent"}]},
     {"tools": [{"type": "openrouter:image_generation", "parameters": {"model": DEAR}}]},
+    {"tools": [{"type": "openrouter:image_generation"}]},
+    {"tools": [{"type": "openrouter:web_fetch", "parameters": {"engine": "exa"}}]},
+    {"tools": [{"type": "openrouter:shell"}]},
+    {"tools": [{"type": "OpenRouter:new_tool"}]},
+    {"tools": [{"type": "orq:expert"}]},
+    {"plugins": [{"id": "file-parser", "pdf": {"engine": "mistral-ocr"}}]},
+    {"compound_custom": {"models": {"answering_model": DEAR}}},
+    {"Compound_Custom": {"Models": {"Answering_Model": DEAR}}},
+    {"data_sources": [{"type": "azure_search", "parameters": {"embedding_dependency": {"deployment_name": DEAR}}}]},
+    {"context_window_fallback_dict": {OWN: DEAR}},
+    {"extra_body": {"compound_custom": {"models": {"answering_model": DEAR}}}},
+    {"svg": {"model": DEAR, "reasoning": {"effort": "max"}}},
+    {"tools": [{"type": "image_generation", "svg": {"model": DEAR}}]},
+    {"generationConfig": {"routingConfig": {"manualMode": {"modelName": DEAR}}}},
+    {"generationConfig": {"routingConfig": {"autoMode": {"modelRoutingPreference": "PRIORITIZE_QUALITY"}}}},
+    {"tools": [{"retrieval": {"vertexRagStore": {"ragRetrievalConfig": {"llmRanker": {"modelName": DEAR}}}}}]},
+    {"judge_model": DEAR},
 ]
-"""Forms that a router may read and the gateway does not."""
+"""Forms that a router or an upstream may read and the gateway does not."""
+
+ADDED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"type": "advisor", "model": DEAR}}}
+IN_CONTENT: list[tuple[str, dict[str, Any]]] = [
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, ADDED]}]}),
+    ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "advisor", "svg": {"model": DEAR}}]}]}),
+    ("chat", {"messages": [{"role": "user", "content": "Hi", "tools": [{"type": "advisor", "model": DEAR}]}]}),
+]
+ARGUMENTS = {"model": "car", "tools": [{"model": "drill"}], "deployment_name": "x"}
+OF_CALLERS: list[tuple[str, dict[str, Any]]] = [
+    (
+        "messages",
+        {
+            "messages": [
+                {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": ARGUMENTS}]}
+            ]
+        },
+    ),
+    (
+        "chat",
+        {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "s", "schema": {"properties": {"model": {"type": "string"}}}},
+            },
+        },
+    ),
+    ("chat", {"guided_json": {"properties": {"model": {"type": "string"}}}, "metadata": {"model": "x"}}),
+    ("responses", {"prompt": {"id": "pmpt_1", "variables": {"model": "x"}}}),
+    (
+        "responses",
+        {"input": [{"type": "image_generation_call", "id": "ig_1", "result": "AA", "svg_usage": {"model": "x"}}]},
+    ),
+    (
+        "generate_content",
+        {"contents": [{"role": "model", "parts": [{"functionCall": {"name": "f", "args": ARGUMENTS}}]}]},
+    ),
+    (
+        "generate_content",
+        {"labels": {"model": "x"}, "generationConfig": {"responseSchema": {"properties": {"model": {}}}}},
+    ),
+    (
+        "generate_content",
+        {"tools": [{"functionDeclarations": [{"name": "f", "parameters": {"properties": {"model": {}}}}]}]},
+    ),
+]
+"""Names inside of what callers write themselves: arguments, schemas, labels."""
 
 
 def body(name: str, **members: Any) -> dict[str, Any]:
@@ -77,6 +142,35 @@ def test_no_model_is_named_unread(name: str) -> None:
             read(name, **members)
     assert read(name, models=[], fallbacks=None, disable_fallbacks=True, providerOptions={"gateway": {}}) == ()
     assert read(name, plugins=[{"id": "web"}], extra_body={"google": {"thinking_config": {}}}) == ()
+
+
+@pytest.mark.parametrize(("name", "members"), IN_CONTENT)
+def test_no_tool_in_the_content_names_a_model(name: str, members: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest):
+        read(name, **members)
+
+
+@pytest.mark.parametrize(("name", "members"), OF_CALLERS)
+def test_callers_use_any_names(name: str, members: dict[str, Any]) -> None:
+    assert read(name, **members) == ()
+
+
+@pytest.mark.parametrize("name", ["svg[model]", "svg.model", "svg"])
+def test_no_field_of_a_form_names_a_model(name: str) -> None:
+    value = DEAR if name != "svg" else json.dumps({"model": DEAR})
+    given = [FormPart("model", 0, 0, OWN), FormPart(name, 0, 0, value)]
+    for each in FORMS:
+        read_form = FORMATS[each].read_form  # type: ignore[index]
+        assert read_form is not None
+        with pytest.raises(InvalidRequest, match="svg"):
+            read_form(cast(Any, None), given, no_counter)
+
+
+def test_an_answer_is_not_made_later() -> None:
+    for members in ({"deferred": True}, {"Deferred": 1}, {"extra_body": {"deferred": True}}):
+        with pytest.raises(InvalidRequest, match="later"):
+            read("chat", **members)
+    assert read("chat", deferred=False) == ()
 
 
 @pytest.mark.parametrize("member", ["max_tokens", "n", "service_tier", "messages", "tools", "Max_Tokens", "n[]"])

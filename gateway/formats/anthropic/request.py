@@ -86,8 +86,8 @@ def _count(document: Document, body: CountTokens, count: Counter | None) -> Para
     return counting(document, body.model, "messages")
 
 
-MESSAGES = validate.Rules(Messages, _message, explain)
-COUNT = validate.Rules(CountTokens, _count, explain)
+MESSAGES = validate.Rules(Messages, _message, explain, WITH_MODELS)
+COUNT = validate.Rules(CountTokens, _count, explain, WITH_MODELS)
 
 
 def _refuse_thread(members: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ from pydantic.alias_generators import to_camel
 
 from gateway.api import prompt_tokens, validate
 from gateway.api.json_document import parse
-from gateway.api.other_models import refuse_for_routers
+from gateway.api.other_models import refuse_further
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_PROMPTS
 from gateway.config import Capabilities, Route
@@ -90,7 +90,7 @@ def _params(document: Document, requests: Sequence[Mapping[str, Any]], param: st
         )
     contents = [each["content"] for each in requests]
     refuse_kept(document.members)
-    refuse_for_routers(document.members)
+    refuse_further(document.members)
     texts = [each["title"] for each in requests if each.get("title") is not None]
     other = sum([take_part(part, texts) for part in parts_of(contents)])
     return Params(

@@ -20,7 +20,7 @@ from pydantic.alias_generators import to_camel
 from gateway.api import prompt_tokens, validate, validation_errors
 from gateway.api.file_ids import SCHEMAS, texts_in
 from gateway.api.json_document import parse, spans
-from gateway.api.other_models import refuse_for_routers
+from gateway.api.other_models import refuse_further
 from gateway.api.prompt_tokens import Counter, FindsCounter
 from gateway.api.schema import MAX_OUTPUT, Part, Penalty, Seed
 from gateway.errors import InvalidRequest
@@ -112,6 +112,8 @@ class CountContentTokens(Camel):
     generate_content_request: dict[str, Any] | None = None
 
 
+_REQUEST = ("generateContentRequest",)
+"""Names its model itself, in a request that counts."""
 _TOP, _CONFIG, _COUNT = [
     frozenset({"model", *map(to_camel, schema.model_fields)})
     for schema in (GenerateContent, GenerationConfig, CountContentTokens)
@@ -153,7 +155,7 @@ def _read(raw: bytes, schema: type[_Schema], names: frozenset[str]) -> tuple[Doc
     document = parse(raw)
     members = by_names(document.members, names)
     refuse_model(members)
-    refuse_for_routers(members)
+    refuse_further(members, read=_REQUEST)
     if CONFIG in names and isinstance(config := members.get(CONFIG), dict):
         members[CONFIG] = by_names(config, _CONFIG, f"{CONFIG}.")
     body = validate.checked(schema, members)

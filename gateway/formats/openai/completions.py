@@ -63,9 +63,6 @@ def _read_chat(document: Document, body: Chat, count: Counter | None) -> Params:
     for index, tool in enumerate(body.tools or ()):
         if tool.type == "function" and tool.function is None:
             raise validation_errors.missing(f"tools[{index}].function")
-    if body.tools:
-        # LiteLLM runs Anthropic's advisor for a chat, too (docs.litellm.ai, "Advisor Tool").
-        other_models.refuse_in_tools(document.members["tools"], is_model_read=False)
     output_param = "max_tokens" if "max_tokens" in document.members else "max_completion_tokens"
     prompt = prompt_tokens.chat(document, count)
     return validate.generation(document, body, prompt, output_param=output_param, prompt_param="messages")

@@ -268,7 +268,7 @@ _GENERATED = partial(
 RESPONSES = _GENERATED(
     name="responses",
     path="/v1/responses",
-    read=partial(validate.read, validate.Rules(Response, _read)),
+    read=partial(validate.read, validate.Rules(Response, _read, with_models=WITH_MODELS)),
     scan=ResponsesScan,
     gather=partial(gathered.whole, gathered.GatheredResponse),
     kept_id=lambda scan: scan.reader.id if isinstance(scan, ResponsesScan) and scan.reader.is_stored else None,
@@ -288,7 +288,7 @@ INPUT_TOKENS = _RESPONSES_FORMAT(
     name="input_tokens",
     path="/v1/responses/input_tokens",
     operation="count_tokens",
-    read=partial(validate.read, validate.Rules(Response, _read_count)),
+    read=partial(validate.read, validate.Rules(Response, _read_count, with_models=WITH_MODELS)),
     facts=counted,
     usage=no_usage,
 )
@@ -299,6 +299,6 @@ _COMPACT_TEXT = re.compile(RESPONSE_TEXT.pattern.replace(b"text|", b"text|encryp
 COMPACT = _GENERATED(
     name="compact",
     path="/v1/responses/compact",
-    read=partial(validate.read, validate.Rules(Response, _read_compact)),
+    read=partial(validate.read, validate.Rules(Response, _read_compact, with_models=WITH_MODELS)),
     texts=_COMPACT_TEXT,
 )
