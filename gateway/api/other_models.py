@@ -56,7 +56,7 @@ _CONTENT = frozenset({
     "messages", "input", "contents", "content", "prompt", "system", "instructions", "systeminstruction", "requests",
 })  # fmt: skip
 """Members in which tools alone are settings: all else is content."""
-_WORDS = b"model", b"deployment", b"\\u"
+_WORDS = re.compile(rb"deployment|openrouter|orq:|\\u")
 _OF_CLIENTS = (None, "function", "custom", "tool_search", "mcp")
 """Types of tools that the client runs, or a server that it names: their parameters, schemas and headers are its own."""
 
@@ -100,9 +100,9 @@ def refuse_in_tools(given: Any, name: str = "tools") -> None:
 
 
 def may_name_more(raw: bytes) -> bool:
-    """Whether a body may name a model elsewhere than in its own `model`. It is asked before each is searched."""
+    """Whether a body may name a model beside its own, or a tool of a router. It is asked before a body is searched."""
     text = raw.lower()
-    return text.count(_WORDS[0]) > 1 or _WORDS[1] in text or _WORDS[2] in text
+    return text.count(b"model") > 1 or _WORDS.search(text) is not None
 
 
 def refuse_unread(members: Mapping[str, Any], known: Collection[str] = (), read: Collection[str] = ()) -> None:
@@ -116,8 +116,7 @@ def refuse_unread(members: Mapping[str, Any], known: Collection[str] = (), read:
             raise _refused(name)
         is_setting = meant not in _CONTENT
         entries_read = value if name in read and isinstance(value, list) else [value] if name in read else []
-        if _has_unread(value, is_setting, meant in _TOOLS, {id(each) for each in entries_read}):
-            raise _refused(name)
+        _refuse_inside(name, value, is_setting, {id(each) for each in entries_read})
 
 
 _TOOLS = ("tool", "tools")
@@ -127,8 +126,8 @@ def _is_name_of_model(meant: str, value: Any) -> bool:
     return bool(value) and isinstance(value, str | list | dict) and _NAMES_MODELS.fullmatch(meant) is not None
 
 
-def _has_unread(value: Any, is_setting: bool, is_tool: bool, read: Collection[int]) -> bool:
-    waiting = [(value, is_setting, is_tool)]
+def _refuse_inside(param: str, value: Any, is_setting: bool, read: Collection[int]) -> None:
+    waiting = [(value, is_setting, folded(param) in _TOOLS)]
     while waiting:
         value, is_setting, is_tool = waiting.pop()
         if isinstance(value, list):
@@ -136,6 +135,8 @@ def _has_unread(value: Any, is_setting: bool, is_tool: bool, read: Collection[in
             continue
         if not isinstance(value, dict):
             continue
+        if is_tool and _is_paid_tool(value):
+            raise _refused_as_paid(param)
         own = _arguments_of(value, is_tool=is_tool)
         for name, below in value.items():
             meant = folded(name)
@@ -143,11 +144,10 @@ def _has_unread(value: Any, is_setting: bool, is_tool: bool, read: Collection[in
                 continue
             is_read = name == "model" and id(value) in read
             if is_setting and not is_read and _is_name_of_model(meant, below):
-                return True
+                raise _refused(param)
             if isinstance(below, dict | list):
                 is_of_tool = is_tool or meant in _TOOLS
                 waiting.append((below, is_setting or is_of_tool, is_of_tool))
-    return False
 
 
 def _arguments_of(value: Mapping[str, Any], *, is_tool: bool) -> str | None:

@@ -16,6 +16,7 @@ from gateway.formats import sse
 from gateway.upstream.connection import TIMER_GRAIN_S
 
 Headers = Sequence[tuple[str, str]]
+HoldsAnswers = Callable[[int, Callable[[], None]], bool]
 
 
 class StreamWriter(Protocol):
@@ -51,8 +52,9 @@ class ClientPort(Protocol):
     def open_stream(self, headers: Headers) -> StreamWriter:
         """Make the client's side of a stream when it is needed."""
 
-    def hold(self, size: int) -> None:
-        """Count this number of further bytes of an answer that is kept in memory."""
+    def hold(self, size: int, proceed: Callable[[], None]) -> bool:
+        """Count this number of further bytes of an answer that is kept in memory. Returns whether it may be read on;
+        else `proceed`, a method, is called once it may, or earlier."""
 
     def left(self, closes: Callable[[Callable[[], None]], None]) -> None:
         """The client has left, and the call goes on: its bytes count until then. `closes` takes what is to be called at
@@ -83,7 +85,7 @@ class ClientStream:
         own_headers: Callable[[], Headers],
         keepalive_s: float,
         keepalive: bytes = b"",
-        hold: Callable[[int], None] = lambda size: None,
+        hold: HoldsAnswers = lambda size, proceed: True,
         loop: asyncio.AbstractEventLoop | None = None,
         *,
         reads_plain: bool = False,
@@ -94,7 +96,7 @@ class ClientStream:
         self.speaker: InterruptibleWriter | None = None
         """The exchange whose answer is awaited or passed on; None between attempts."""
         self.hold = hold
-        """Called with the number of further bytes of an answer that is not streamed."""
+        """Called for further bytes of an answer that is not streamed (`ClientPort.hold`)."""
         self.reads_plain = reads_plain
         """Whether a plain answer is handed out as it is where a stream was asked for."""
         self._open_stream = open_stream

@@ -462,7 +462,7 @@ class Exchange:
             self.facts_reader.feed(data)
         elif len(self.body) > LONG_ANSWER:
             self._begin_reading()
-        self._client.hold(len(data))
+        self._is_held_back = not self._client.hold(len(data), self._resume)
         if len(self.body) > self.attempt.max_response_bytes:
             self._refuse_length()
 

@@ -6,7 +6,8 @@ workers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from gateway.config import ServerSettings, UploadSettings
@@ -23,35 +24,59 @@ class Room:
         """Bytes, or whatever is counted."""
         self._by_key: dict[str, int] = {}
         self._most = self._most_of_key = 0
+        self._shared = 0
+        """Those that count for other keys: of each key at most its share, so that its answers leave them theirs."""
+        self._read_on: dict[str, str] = {}
+        """The one call of each key beyond its share whose answer is read on."""
+        self._waiting: dict[str, list[weakref.WeakMethod[Callable[[], None]]]] = {}
 
     def resize(self, most: int, largest: int) -> None:
         """Replace the limits (`most_of_key`). Held bytes stay counted."""
         self._most = max(most, largest)
         self._most_of_key = most_of_key(self._most, largest)
+        self._shared = sum([min(size, self._most_of_key) for size in self._by_key.values()])
 
     def __repr__(self) -> str:
         return f"<Room {self.held} of {self._most} bytes, {self._most_of_key} for one key>"
 
     def hold(self, size: int, key: str) -> bool:
         """Hold these bytes if there is room, and return whether there was; `release` gives them back."""
-        of_key = self._by_key.get(key, 0) + size
-        if of_key > self._most_of_key or self.held + size > self._most:
+        if self._by_key.get(key, 0) + size > self._most_of_key or self._shared + size > self._most:
             return False
-        self.held += size
-        self._by_key[key] = of_key
+        self._add(size, key)
         return True
 
     def hold_unchecked(self, size: int, key: str) -> None:
         """Holds room for an answer without a check of the limit, because the answer is paid for and is not refused.
         Requests are refused until there is room again."""
-        self.held += size
-        self._by_key[key] = self._by_key.get(key, 0) + size
+        self._add(size, key)
 
-    def release(self, size: int, key: str) -> None:
-        self.held -= size
-        left = self._by_key.pop(key, 0) - size
-        if left:
-            self._by_key[key] = left
+    def hold_answer(self, size: int, key: str, call: str, proceed: Callable[[], None]) -> bool:
+        """Holds room for a part of an answer, as `hold_unchecked` does. Returns whether it may be read on: beyond its
+        share a key has one answer read on until its client has it, while its others wait for `proceed`, a method."""
+        self._add(size, key)
+        if self._by_key.get(key, 0) <= self._most_of_key or self._read_on.setdefault(key, call) == call:
+            return True
+        self._waiting.setdefault(key, []).append(weakref.WeakMethod(proceed))
+        return False
+
+    def release(self, size: int, key: str, call: str = "") -> None:
+        """Gives back bytes; `call` is the one whose whole answer they are."""
+        self._add(-size, key)
+        if key not in self._read_on:
+            return
+        if call == self._read_on[key] or self._by_key.get(key, 0) <= self._most_of_key:
+            del self._read_on[key]
+            for each in self._waiting.pop(key, ()):
+                if (proceed := each()) is not None:
+                    proceed()
+
+    def _add(self, size: int, key: str) -> None:
+        before = self._by_key.pop(key, 0)
+        if after := before + size:
+            self._by_key[key] = after
+        self.held += size
+        self._shared += min(after, self._most_of_key) - min(before, self._most_of_key)
 
 
 class Capacity:

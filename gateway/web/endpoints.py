@@ -160,7 +160,8 @@ class DataPlane:
                 answer = await row.seen(call, answer)
             size = len(answer.body)
             context.held_bytes -= size  # held until a slow client has read nearly all of it
-            given_back = partial(self._capacity.memory.release, size, context.key)
+            context.is_written_later = True
+            given_back = partial(self._capacity.memory.release, size, context.key, context.id)
             return Whole(answer.status, answer.headers, answer.body, on_sent=given_back)
         except InvalidRequest as fault:
             if context.amended.words:
@@ -488,16 +489,16 @@ class _Client(NamedTuple):
         context.stream = make(self.request, (*headers, *ids), is_last=not self.status.is_ready)
         return context.stream
 
-    def hold(self, size: int) -> None:
-        self.capacity.memory.hold_unchecked(size, self.context.key)
+    def hold(self, size: int, proceed: Callable[[], None]) -> bool:
         self.context.held_bytes += size
+        return self.capacity.memory.hold_answer(size, self.context.key, self.context.id, proceed)
 
     def left(self, closes: Callable[[Callable[[], None]], None]) -> None:
         self.context.goes_on = True
         closes(self._give_back)
 
     def _give_back(self) -> None:
-        self.capacity.memory.release(self.context.held_bytes, self.context.key)
+        self.capacity.memory.release(self.context.held_bytes, self.context.key, self.context.id)
         self.context.held_bytes = 0
 
     def reserved(self) -> None:

@@ -187,6 +187,8 @@ class RequestContext:
     """Tags of the call; only the refusal log uses them."""
     held_bytes: int = 0
     """Room that its body and its answer take of the worker's, in the name of `key`; given back at its end."""
+    is_written_later: bool = False
+    """Whether the bytes of its answer are held beyond that, until the client has them."""
     goes_on: bool = False
     """The client has left, and its call is read on: the room is given back at the end of that."""
     has_place: bool = False
@@ -294,7 +296,7 @@ class ErrorMiddleware:
     def _give_back(self, context: RequestContext) -> None:
         """The room of a request that has ended."""
         if not context.goes_on:
-            self._memory.release(context.held_bytes, context.key)
+            self._memory.release(context.held_bytes, context.key, "" if context.is_written_later else context.id)
         if context.has_place:
             self._uncounted.release(1, context.key)
 

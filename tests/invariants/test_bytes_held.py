@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -176,3 +177,32 @@ def test_a_kept_answer_takes_room_until_it_is_taken(
             left -= len(slow.socket.recv(1 << 20))
         upstream.answer_with(always=long)
         eventually(lambda: gateway.send(method, f"/v1/responses/{made}{action}").status == 200)
+
+
+def test_answers_that_one_key_does_not_take_leave_room_for_the_others(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream
+) -> None:
+    """Beyond its share a key has one answer read on; the others are read when there is room again."""
+    server = {"max_buffered_bytes": 4 * KEPT, "max_response_bytes": 2 * KEPT, "max_request_bytes": 1_000_000}
+    gateway = start_gateway(settings(upstream.url, server=server))
+    upstream.answer_with(always=ok_json({"choices": [{"text": "x" * KEPT, "finish_reason": "stop"}]}))
+    asked = body(100)
+    head = f"POST /v1/completions HTTP/1.1\r\n{HEAD.format(secret=secret('alice'))}Content-Length: {len(asked)}\r\n\r\n"
+    with ExitStack() as stack:
+        slow = [stack.enter_context(gateway.connect()) for _ in range(6)]
+        for each in slow:
+            each.send(head.encode() + asked)
+        eventually(lambda: upstream.hits == len(slow))
+        upstream.answer_with(always=ok_json({"choices": [{"text": "Hi", "finish_reason": "stop"}]}))
+        for _ in range(20):
+            assert gateway.post("/v1/completions", body(900_000), key="bob").status == 200
+        with ThreadPoolExecutor(len(slow)) as clients:
+            assert min(clients.map(taken, slow)) >= KEPT
+
+
+def taken(client: Raw) -> int:
+    """Reads an answer until it has so many bytes, or ends. Returns how many there were."""
+    number = 0
+    while number < KEPT and (piece := client.socket.recv(1 << 20)):
+        number += len(piece)
+    return number

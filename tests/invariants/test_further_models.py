@@ -72,6 +72,12 @@ ADDED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definitio
 IN_CONTENT: list[tuple[str, dict[str, Any]]] = [
     ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, ADDED]}]}),
     ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "advisor", "svg": {"model": DEAR}}]}]}),
+    ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "openrouter:fusion"}]}]}),
+    ("responses", {"input": [{"type": "tool_search_output", "tools": [{"type": "openrouter:shell"}]}]}),
+    (
+        "messages",
+        {"messages": [{"role": "user", "content": [{"type": "tool_addition", "tool": {"type": "orq:expert"}}]}]},
+    ),
     ("chat", {"messages": [{"role": "user", "content": "Hi", "tools": [{"type": "advisor", "model": DEAR}]}]}),
 ]
 ARGUMENTS = {"model": "car", "tools": [{"model": "drill"}], "deployment_name": "x"}

@@ -37,7 +37,7 @@ class Upstream:
             await asyncio.Event().wait()
         except asyncio.CancelledError as cancelled:
             self.left.append(cancelled.args)
-            side.hold(1000)  # data that arrived before the cut
+            side.hold(1000, lambda: None)  # data that arrived before the cut
             share.close(status=0, usage=Usage(2, 3, source="estimated"), ended="client_gone")
             raise
         raise AssertionError
@@ -59,7 +59,7 @@ class Scenario:
         call = call._replace(params=call.params._replace(document=document, prompts=PROMPTS))
         books = books_of(self.ledger, self.records)
         async with log_of(books, call) as log:
-            client = ClientStream(cast(Any, None), tuple, 0, hold=self.held.append)
+            client = ClientStream(cast(Any, None), tuple, 0, hold=lambda size, _: self.held.append(size) is None)
             await PromptByPrompt(call, log, client, self.upstream.carry_one, {}, books, cast(Any, None), 1000).run(
                 self.tasks
             )
