@@ -147,7 +147,7 @@ def by_policy(active: ActiveCall) -> Try | GiveUp:
     return next_step(
         call.model, candidates, tried,
         waited_s=active.waited_s, left_s=left_s,
-        has_other_credential=router.with_other_credential(name, tried) if call.bond is None else set(),
+        has_other_credential=router.with_other_credential(name, tried, call.key.id) if call.bond is None else set(),
         spent=router.spent(tried),
     )  # fmt: skip
 

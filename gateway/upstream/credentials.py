@@ -8,7 +8,10 @@
 3. A success ends the cooldown of the key for all models, and that for its own model.
 4. While another key is healthy, a key in cooldown is not used.
 5. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
-   because a single refusal may be an error of the upstream. Then the upstream is unavailable until a cooldown ends.
+   because a single refusal may be an error of the upstream. Then the upstream is unavailable until a cooldown ends; for
+   one caller alone as long as no other one was refused: the request may be to blame, which names a file that the
+   account may not read (googleapis/js-genai#666), or asks for more output than the balance pays
+   (can1357/oh-my-pi#9569; new-api, service/pre_consume_quota.go).
 6. Until a stated Retry-After is over, a call that can wait is not sent with that key. Until the key is accepted then,
    one of these calls is sent in `TRIAL_S`, because what waited together would be refused together.
 7. The last key without a cooldown is tried again after 5 s, and after 20 s at most, so that a balance that was topped
@@ -84,6 +87,8 @@ class Cooldown(NamedTuple):
     """Whether the upstream named the time of the next request."""
     next_trial: float = 0.0
     """When the next call that can wait is sent after that, as long as none is accepted."""
+    caller: str = ""
+    """The only caller whose calls were refused; empty: there are several."""
 
 
 class Credentials:
@@ -122,15 +127,18 @@ class Credentials:
         positions = [(first + step) % self._count for step in range(self._count)]
         return sorted(positions, key=lambda position: self._grade(position, model, now))
 
-    def grade(self, model: str, now: float, used: Collection[int] = ()) -> Grade:
-        """Grade of the best key that is not in `used`."""
+    def grade(self, model: str, now: float, used: Collection[int] = (), caller: str = "") -> Grade:
+        """Grade of the best key that is not in `used`, for this caller; an empty one is any."""
         if not self.cooldowns and not used:
             return Grade.HEALTHY
-        left = [self._grade(position, model, now) for position in range(self._count) if position not in used]
+        left = [self._grade(position, model, now, caller) for position in range(self._count) if position not in used]
         return min(left, default=Grade.UNAVAILABLE)
 
-    def refused(self, position: int, model: str, failure: Failure, began: float, now: float) -> Cooldown | None:
-        """Record that the upstream refused this key; the attempt began at `began`. Returns the widest new cooldown."""
+    def refused(
+        self, position: int, model: str, failure: Failure, began: float, now: float, caller: str = ""
+    ) -> Cooldown | None:
+        """Record that the upstream refused this key in a call of `caller`; the attempt began at `began`. Returns the
+        widest new cooldown."""
         scope = (position, None if failure.is_of_credential else model)
         before = self.cooldowns.get(scope)
         if before is not None and began < before.since:
@@ -149,6 +157,7 @@ class Credentials:
                 now, now + cooldown_s, refusals, failure.fault, scope[1],
                 failure.fault is Fault.BALANCE or (failure.fault is Fault.AUTH and failure.status != 403),
                 is_stated=failure.fault is Fault.RATE_LIMITED and bool(failure.retry_after_s),
+                caller=caller if before is None or before.caller == caller else "",
             ),
         )  # fmt: skip
         if self._are_models_refused(position) and not failure.is_of_credential:
@@ -214,15 +223,12 @@ class Credentials:
         found = (self.cooldowns.get((position, None)), self.cooldowns.get((position, model)))
         return [cooldown for cooldown in found if cooldown is not None and cooldown.until > now]
 
-    def _grade(self, position: int, model: str, now: float) -> Grade:
+    def _grade(self, position: int, model: str, now: float, caller: str = "") -> Grade:
         left = self._active(position, model, now)
         if not left:
             return Grade.HEALTHY
-        return (
-            Grade.UNAVAILABLE
-            if any(cooldown.refusals >= self._unavailable_after for cooldown in left)
-            else Grade.DEGRADED
-        )
+        binding = [each.refusals for each in left if not (each.caller and caller) or each.caller == caller]
+        return Grade.UNAVAILABLE if max(binding, default=0) >= self._unavailable_after else Grade.DEGRADED
 
 
 def _end(cooldown: Cooldown) -> float:

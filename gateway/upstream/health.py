@@ -124,7 +124,7 @@ class Health:
 
     def grade(self, model: str, now: float, caller: str = "") -> Grade:
         """Grade of an attempt for this model by this caller."""
-        grade = self.credentials.grade(model, now)
+        grade = self.credentials.grade(model, now, (), caller)
         for circuit in (self._own, self._circuit(model)):
             if circuit_breaker.binds(circuit, caller) and not circuit_breaker.admits(circuit, now):
                 grade = max(grade, Grade.UNAVAILABLE if circuit_breaker.is_dead(circuit) else Grade.DEGRADED)
@@ -220,7 +220,7 @@ class Health:
             ) and circuit_breaker.is_current(circuit, began):
                 self._move(name, event, now, "" if name is None else caller)
         if failure is not None and failure.fault in CREDENTIAL_FAULTS:
-            if (cooldown := self.credentials.refused(key, model, failure, began, now)) is not None:
+            if (cooldown := self.credentials.refused(key, model, failure, began, now, caller)) is not None:
                 name = "" if cooldown.model is None else f" for model {cooldown.model[:100]!r}"
                 log.warning(
                     "upstream %s: key #%d in cooldown%s for %g s: %s",

@@ -136,13 +136,13 @@ class Router:
         used = _used_keys(route, tried) if tried else ()
         return self.health[route.upstream].begin(route.model or model, used, key, affinity, caller)
 
-    def with_other_credential(self, model: str, tried: Sequence[FailedAttempt]) -> set[Route]:
-        """Routes that refused a key of this call and have another one available."""
+    def with_other_credential(self, model: str, tried: Sequence[FailedAttempt], caller: str = "") -> set[Route]:
+        """Routes that refused a key of this call and have another one available for its caller."""
         last = {each.route: each.failure for each in tried}
         now, found = self._clock(), set()
         for route in [route for route, failure in last.items() if failure.fault in CREDENTIAL_FAULTS]:
             used = [each.key for each in tried if each.route.upstream == route.upstream]
-            grade = self.health[route.upstream].credentials.grade(route.model or model, now, used)
+            grade = self.health[route.upstream].credentials.grade(route.model or model, now, used, caller)
             if grade is not Grade.UNAVAILABLE:
                 found.add(route)
         return found

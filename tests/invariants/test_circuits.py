@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.upstream.circuit_breaker import CONSECUTIVE_FAILURES, DEAD_AFTER, CircuitEvent, after, binds, is_dead
+from gateway.upstream.credentials import SOLE_KEY_UNAVAILABLE_AFTER
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.scripted import error_json, ok_json
 from tests.flows.gateway_process import settings
@@ -23,6 +24,28 @@ def test_a_bad_key_does_not_close_the_only_upstream_for_others(
     upstream.answer_with(always=ok_json())
     assert [gateway.complete(key=name).status for name in ("bob", "carol") * 5] == [200] * 10
     assert gateway.complete(key="alice").status == 200  # the answers to others closed the circuit
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (403, None, "Permission denied while accessing input file"),
+        (402, None, "This request requires more credits, or fewer max_tokens. You can only afford 30104"),
+        (403, "insufficient_user_quota", "预扣费额度失败, 用户剩余额度: 1, 需要预扣费额度: 2"),
+    ],
+)
+def test_a_request_that_is_refused_by_itself_takes_the_upstream_from_no_other_key(
+    start_gateway: StartsGateways, upstream: ScriptedUpstream, status: int, code: str | None, message: str
+) -> None:
+    gateway = start_gateway(settings(upstream.url))
+    upstream.answer_with(always=error_json(status, code=code, message=message))
+    for _ in range(2 * SOLE_KEY_UNAVAILABLE_AFTER):
+        assert gateway.complete(key="alice").status == 502
+    hits = upstream.hits
+    assert gateway.complete(key="alice").status == 502
+    assert upstream.hits == hits  # nothing is sent for her
+    upstream.answer_with(always=ok_json())
+    assert [gateway.complete(key=name).status for name in ("bob", "carol")] == [200, 200]
 
 
 @pytest.mark.parametrize("event", [CircuitEvent.FAILURE, CircuitEvent.PARTIAL])

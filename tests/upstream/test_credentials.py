@@ -28,10 +28,12 @@ SPENT = Failure("up", Phase.REFUSED, Fault.BALANCE, status=403)
 LIMITED = Failure("up", Phase.REFUSED, Fault.RATE_LIMITED, status=429, retry_after_s=5)
 
 
-def refuse(keys: Credentials, failure: Failure, place: int = 0, times: int = 1, now: float = NOW) -> None:
+def refuse(
+    keys: Credentials, failure: Failure, place: int = 0, times: int = 1, now: float = NOW, caller: str = ""
+) -> None:
     """Report this failure for a number of attempts, one after the other."""
     for _ in range(times):
-        keys.refused(place, "m", failure, now, now)
+        keys.refused(place, "m", failure, now, now, caller)
 
 
 def test_keys_are_used_in_turn() -> None:
@@ -167,6 +169,19 @@ def test_only_key_is_barred_when_it_is_certain(failure: Failure) -> None:
     rest = keys.first_available("m", NOW + 1)
     assert rest is not None
     assert rest.fault is failure.fault
+
+
+@pytest.mark.parametrize("failure", [FORBIDDEN, SPENT, LIMITED, replace(SPENT, is_of_credential=True)], ids=str)
+@pytest.mark.parametrize("number", [1, 2])
+def test_refusals_of_one_caller_bar_no_other(failure: Failure, number: int) -> None:
+    keys = Credentials(number)
+    for place in range(number):
+        refuse(keys, failure, place, times=2 * SOLE_KEY_UNAVAILABLE_AFTER, caller="alice")
+    grades = [keys.grade("m", NOW, (), caller) for caller in ("alice", "bob", "")]
+    assert grades == [Grade.UNAVAILABLE, Grade.DEGRADED, Grade.UNAVAILABLE]
+    for place in range(number):
+        refuse(keys, failure, place, caller="bob")
+    assert keys.grade("m", NOW, (), "carol") is Grade.UNAVAILABLE
 
 
 def test_of_several_keys_it_is_certain_sooner() -> None:
