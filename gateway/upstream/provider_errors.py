@@ -82,6 +82,13 @@ def starts(*beginnings: str) -> re.Pattern[str]:
 
 
 TABLE: tuple[Row, ...] = (
+    # The request is at fault, and its status is passed on, which clients know: it is longer than the rate per minute
+    # (Aider-AI/aider#1880), has a context that the account does not pay for (Wei-Shaw/sub2api#572), was flagged
+    # (openrouter.ai/docs, "Errors"), or names a file that the account may not read (googleapis/js-genai#666).
+    Row(None, frozenset({429}), message=starts("request too large for ", "extra usage is required for long context")),
+    Row(None, frozenset({403}), message=starts(
+        r"\S{1,200} requires moderation ", "permission denied while accessing input file",
+    )),
     # Our balance is spent. (Each token of one-api and new-api has a balance of its own.)
     Row(Fault.BALANCE, words=frozenset({"insufficient_user_quota", "pre_consume_token_quota_failed"}), message=starts(
         "(?:user|token) quota is not enough",
@@ -216,7 +223,8 @@ def judge(
             _retry_delay_s(error) if (wait_s := retry_after_s(head, now)) is None else wait_s,
             is_of_credential=row.is_of_credential, message=_first_line(row, error, hide),
         )  # fmt: skip
-    return shown(head.status if head.status in RELAYED else 400, error or {}, hide, detail=detail)
+    is_known = head.status in RELAYED or row.message is not None
+    return shown(head.status if is_known else 400, error or {}, hide, detail=detail)
 
 
 def judge_in_band(

@@ -29,7 +29,7 @@ def test_a_bad_key_does_not_close_the_only_upstream_for_others(
 @pytest.mark.parametrize(
     ("status", "code", "message"),
     [
-        (403, None, "Permission denied while accessing input file"),
+        (403, None, "Your project has no access to this service tier"),
         (402, None, "This request requires more credits, or fewer max_tokens. You can only afford 30104"),
         (403, "insufficient_user_quota", "预扣费额度失败, 用户剩余额度: 1, 需要预扣费额度: 2"),
     ],

@@ -137,6 +137,23 @@ def test_no_header_hurts(ms: str, after: str) -> None:
 # ------------------------------------------------------------------------------------------------ the client's turn
 
 
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (429, "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 40022."),
+        (429, "Extra usage is required for long context requests."),
+        (403, 'openai/gpt-4o requires moderation on OpenAI. Your input was flagged for "violence".'),
+        (403, "Permission denied while accessing input file gs://somebody/video.mp4"),
+    ],
+)
+def test_a_request_is_to_blame_also_where_the_status_blames_the_account(status: int, message: str) -> None:
+    refused = judged(status, error(message, "rate_limit_error"), retry_after="30")
+    assert isinstance(refused, UpstreamRefused)
+    assert (refused.status, refused.message) == (status, message)
+    account = judged(status, error(f"x: {message}", "rate_limit_error"))
+    assert isinstance(account, Failure)
+
+
 @pytest.mark.parametrize("status", [400, 404, 413, 422])
 def test_what_the_client_has_to_change_is_relayed(status: int) -> None:
     found = judged(status, error("Too long.", "invalid_request_error", "messages", "context_length_exceeded"))
