@@ -56,7 +56,8 @@ _CONTENT = frozenset({
     "messages", "input", "contents", "content", "prompt", "system", "instructions", "systeminstruction", "requests",
 })  # fmt: skip
 """Members in which tools alone are settings: all else is content."""
-_WORDS = re.compile(rb"deployment|openrouter|orq:|\\u")
+NAMES = re.compile(rb'model[^"]{0,32}"\s*:')
+"""Names of members for a model, in a body in small letters."""
 _OF_CLIENTS = (None, "function", "custom", "tool_search", "mcp")
 """Types of tools that the client runs, or a server that it names: their parameters, schemas and headers are its own."""
 
@@ -97,12 +98,6 @@ def refuse_in_tools(given: Any, name: str = "tools") -> None:
     for place, each in enumerate(given if isinstance(given, list) else [given]):
         if isinstance(each, dict) and is_paid(each):
             raise _refused_as_paid(f"{name}[{place}]")
-
-
-def may_name_more(raw: bytes) -> bool:
-    """Whether a body may name a model beside its own, or a tool of a router. It is asked before a body is searched."""
-    text = raw.lower()
-    return text.count(b"model") > 1 or _WORDS.search(text) is not None
 
 
 def refuse_unread(members: Mapping[str, Any], known: Collection[str] = (), read: Collection[str] = ()) -> None:
