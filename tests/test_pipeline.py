@@ -63,6 +63,10 @@ ROWS: list[tuple[str, Endpoint, bytes, dict[str, Any], dict[str, Any]]] = [
     ("upstream without usage", "chat", CHAT % b',"stream":true', {"capabilities": {"stream_usage": False}}, {}),
     ("options without stream", "chat", CHAT % b',"stream_options":{"include_usage":true}', {}, {}),
     ("token quota", "chat", CHAT % b"", {"quotas": TOKENS}, {"max_completion_tokens": 50}),
+    (
+        "token quota, prediction", "chat", CHAT % b',"prediction":{"type":"content"}',
+        {"quotas": TOKENS}, {"max_tokens": 50},
+    ),
     ("token quota, own limit", "chat", CHAT % b',"max_tokens":9', {"quotas": TOKENS}, {}),
     (
         "token quota, other field", "chat", CHAT % b"",

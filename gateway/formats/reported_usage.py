@@ -188,6 +188,7 @@ def more_of(prompt: Any, completion: Any) -> units.Counts:
             "cache_write_1h": longer,
             "audio_in": detail(prompt, "audio_tokens"),
             "image_in": detail(prompt, "image_tokens"),
+            "video_in": detail(prompt, "video_tokens"),
             "audio_out": detail(completion, "audio_tokens"),
             "image_out": detail(completion, "image_tokens"),
         }

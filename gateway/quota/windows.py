@@ -416,6 +416,8 @@ def variants_of(params: Params) -> list[str]:
     asked = "fast" if members.get("speed") == "fast" else params.variant or members.get("service_tier")
     asked = asked or members.get("serviceTier")  # Gemini's, with a prefix at times (google-genai, ServiceTier)
     asked = asked.lower().removeprefix("service_tier_") if isinstance(asked, str) else ""
+    if asked == "fast" and members.get("speed") != "fast":  # OpenAI's name of `priority`, which its answers have
+        asked = "priority"
     given = members.get("fallbacks")
     fallbacks = [each for each in given if isinstance(each, dict)] if isinstance(given, list) else []
     asked_for = [asked, *["fast" for each in fallbacks if each.get("speed") == "fast"]]

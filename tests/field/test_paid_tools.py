@@ -160,6 +160,16 @@ ROWS = [
         ways("chat", {**USAGE, "server_tool_use": {"web_search_requests": 2}}), searched(2),
     ),
     Row(
+        "searches by OpenRouter's newer name", "openrouter.ai/docs, Server Tools",
+        "`server_tool_use_details` beside the tokens of streams",
+        ways("chat", {**USAGE, "server_tool_use_details": {"tool_calls_executed": 2, "web_search_requests": 2}}),
+        searched(2),
+    ),
+    Row(
+        "searches of Mistral", "docs.mistral.ai", "agents: connectors",
+        ways("chat", {**USAGE, "connectors": {"web_search": 2}}), searched(2),
+    ),
+    Row(
         "searches in the details of a chat's prompt", "BerriAI/litellm#17919",
         "LiteLLM's usage object: `prompt_tokens_details.web_search_requests`",
         ways("chat", {**USAGE, "prompt_tokens_details": {"cached_tokens": 0, "web_search_requests": 2}}), searched(2),

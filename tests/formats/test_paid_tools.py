@@ -9,7 +9,7 @@ import pytest
 
 from gateway.formats.format import ScanInput
 from gateway.formats.openai import completions
-from gateway.formats.openai.reader import StreamScan
+from gateway.formats.openai.reader import StreamScan, reported
 from gateway.formats.openai.responses_reader import usage_of
 from gateway.units import counts
 
@@ -75,6 +75,13 @@ def search(action: str | None = "search", status: str = "completed") -> dict[str
             {"web_searches": 3, "tool_calls": 3}, "rep",
         ),
         ({"usage": {**TOKENS, "num_sources_used": 4}}, {"search_sources": 4}, "rep"),
+        ({"output": [search()], "usage": {**TOKENS, "num_sources_used": 0}}, {"web_searches": 1}, "est"),
+        (
+            {"output": [{"type": "image_generation_call"}] * 3, "usage": {**TOKENS, "server_side_tool_usage_details": {
+                "image_generation_calls": 3}}}, {"images": 3}, "rep",
+        ),
+        # volcengine.com/docs/82379/1262333
+        ({"output": [search()], "usage": {**TOKENS, "tool_usage": {"web_search": 4}}}, {"web_searches": 4}, "est"),
         # genai-prices, perplexity
         (
             {"usage": {**TOKENS, "tool_calls_details": {"search_web": {"invocation": 3}}}}, {"web_searches": 3}, "rep",
@@ -86,6 +93,15 @@ def test_what_a_response_names_is_counted(response: dict[str, Any], paid: dict[s
     assert usage is not None
     assert usage.more == counts(paid)
     assert usage.source.startswith(source)
+
+
+def test_what_dashscope_writes_to_its_cache() -> None:
+    """Model Studio, context cache: both times of life have prices of their own."""
+    written = {"cache_creation_input_tokens": 30, "cache_creation": {"ephemeral_1h_input_tokens": 10}}
+    details = {"cached_tokens": 0, "video_tokens": 7, **written}
+    usage = reported({"prompt_tokens": 50, "completion_tokens": 2, "prompt_tokens_details": details})
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.more) == (50, counts({"cache_write": 20, "cache_write_1h": 10, "video_in": 7}))
 
 
 def test_a_response_with_counts_under_other_names() -> None:

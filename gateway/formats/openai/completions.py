@@ -92,7 +92,9 @@ def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: 
         if params.is_output_limit_added:  # without a limit the API ends after 16 tokens
             changes["max_tokens"] = added_limit
     elif added_limit is not None:
-        changes[capabilities.max_tokens_field] = added_limit
+        # OpenAI takes no `max_completion_tokens` beside a prediction (OpenAI's guide, "Predicted Outputs").
+        is_predicted = params.document.members.get("prediction") is not None
+        changes["max_tokens" if is_predicted else capabilities.max_tokens_field] = added_limit
     return changes
 
 

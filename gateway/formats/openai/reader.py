@@ -57,6 +57,7 @@ class Own(NamedTuple):
 
 _ANTHROPIC = "anthropic-sdk, Usage and CacheCreation; LiteLLM, `Usage` in types/utils.py"
 _XAI = "docs.x.ai, pricing: each call of a server-side tool is billed"
+_DASHSCOPE = "alibabacloud.com, Model Studio: context cache"
 _PERPLEXITY = "docs.perplexity.ai, sonar-deep-research: pricing"
 
 OWN = (
@@ -74,12 +75,24 @@ OWN = (
     Own("Perplexity", ("prompt_tokens_details", "cache_read_input_tokens"), "cached", "genai-prices, perplexity"),
     Own("LiteLLM", ("cache_creation_input_tokens",), "written", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
+    Own("DashScope", ("prompt_tokens_details", "cache_creation_input_tokens"), "written", _DASHSCOPE),
+    Own(
+        "DashScope", ("prompt_tokens_details", "cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _DASHSCOPE
+    ),
     Own("GoModel over Bedrock", ("cache_write_input_tokens",), "written", "ENTERPILOT/GoModel#726"),
     Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
     Own("Databricks, Modal, Perplexity", ("reasoning_tokens",), "reasoning", "genai-prices, these providers"),
     Own("Perplexity", ("citation_tokens",), "citations", _PERPLEXITY),
     Own("Perplexity", ("num_search_queries",), "web_searches", _PERPLEXITY),
     Own("LiteLLM", ("server_tool_use", "web_search_requests"), "web_searches", _ANTHROPIC),
+    Own(
+        "OpenRouter",
+        ("server_tool_use_details", "web_search_requests"),
+        "web_searches",
+        "beside the former, in streams",
+    ),
+    Own("Mistral", ("connectors", "web_search"), "web_searches", "docs.mistral.ai, agents: connectors"),
+    Own("Volcano's Ark", ("tool_usage", "web_search"), "web_searches", "volcengine.com/docs/82379/1262333"),
     Own("LiteLLM", ("prompt_tokens_details", "web_search_requests"), "web_searches", "LiteLLM, PromptTokensDetails"),
     Own("Perplexity", ("tool_calls_details", "search_web", "invocation"), "web_searches", "genai-prices, perplexity"),
     Own("Perplexity", ("tool_calls_details", "fetch_url", "invocation"), "tool_calls", "docs.perplexity.ai, pricing"),
@@ -88,6 +101,7 @@ OWN = (
     Own("xAI", ("server_side_tool_usage_details", "code_interpreter_calls"), "tool_calls", _XAI, adds=True),
     Own("xAI", ("server_side_tool_usage_details", "file_search_calls"), "file_searches", _XAI, adds=True),
     Own("xAI", ("server_side_tool_usage_details", "document_search_calls"), "file_searches", _XAI, adds=True),
+    Own("xAI", ("server_side_tool_usage_details", "image_generation_calls"), "images", _XAI),
     Own("xAI", ("num_sources_used",), "search_sources", "docs.x.ai, live search: each source is billed"),
     Own("Mistral", ("prompt_audio_seconds",), "audio_s", "docs.mistral.ai, audio"),
 )

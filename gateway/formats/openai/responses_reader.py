@@ -33,8 +33,8 @@ _NAMES = {
     "output_tokens": "completion_tokens", "output_tokens_details": "completion_tokens_details",
 }  # fmt: skip
 """The names in a chat's usage, which some clones write themselves."""
-_COUNTS_TOOLS = frozenset({"server_side_tool_usage_details", "tool_calls_details", "num_sources_used"})
-"""Members of a usage object that count the tools that ran: of xAI and Perplexity."""
+_COUNTS_TOOLS = ("server_side_tool_usage_details", "tool_calls_details")
+"""Members of a usage object that count the tools that ran: of xAI and Perplexity. Of others the output counts, too."""
 
 
 def usage_of(response: Mapping[str, Any]) -> Usage | None:
@@ -42,13 +42,13 @@ def usage_of(response: Mapping[str, Any]) -> Usage | None:
     given, tier = response.get("usage"), response.get("service_tier")
     report = given if isinstance(given, dict) else {}
     usage = reported({_NAMES.get(name, name): report[name] for name in report}, tier, response.get("provider"))
-    # Some count them in the usage.
-    tools, is_estimate = _tools(response) if _COUNTS_TOOLS.isdisjoint(report) else ({}, False)
+    is_counted = any(report.get(name) for name in _COUNTS_TOOLS)
+    tools, is_estimate = ({}, False) if is_counted else _tools(response)
     if not tools:
         return usage
     if usage is None:
         return Usage(source="estimated", more=units.counts(tools))
-    more = units.total((usage.more, units.counts(tools)))
+    more = units.highest(usage.more, units.counts(tools))
     return usage._replace(more=more, source="estimated" if is_estimate else usage.source)
 
 
