@@ -36,7 +36,9 @@ ANY_MODEL = "*"
 LISTS = ("models", "fallbacks")
 """Members with names for a router; other forms of them are refused."""
 MOST = 16
-_MEANT = re.compile(r"models|fallbackmodels?|\w*fallbacks?(?:dict)?|userconfig|routersettingsoverride")
+_MEANT = re.compile(
+    r"models|fallbackmodels?|\w*fallbacks?(?:dict)?|userconfig|routersettingsoverride|lora(?:path)?|adapter(?:id|source)"
+)
 _RUN_BY_ROUTER = re.compile(r"\s*(?:[\w-]+\s*:|openrouter)\s*(.*)", re.ASCII | re.IGNORECASE | re.DOTALL)
 """Types of tools that a router runs; the group is the kind."""
 _TOOLS_OF_ROUTERS = frozenset({"websearch", "datetime", "applypatch"})

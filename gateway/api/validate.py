@@ -59,7 +59,7 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     if not document.members.keys() <= rules.names:
         refuse_other_case(document.members, rules.names)
         _refuse_cache(document.members)
-        _refuse_later(document.members)
+        _refuse_unread(document.members)
         others = for_routers(document.members, rules.names)
     elif "tools" in document.members:
         refuse_in_tools(document.members["tools"])
@@ -95,13 +95,21 @@ def _refuse_cache(members: Mapping[str, Any]) -> None:
                 raise InvalidRequest(text, param="cachedContent", code="unsupported_parameter")
 
 
-def _refuse_later(members: Mapping[str, Any]) -> None:
-    """Refuse a chat that xAI would answer, and bill, later (docs.x.ai, "Deferred Chat Completions")."""
+_REASONS: Mapping[str, str] = {
+    "deferred": "asks for an answer that is made later. Leave it out",  # docs.x.ai, "Deferred Chat Completions"
+    # ggml-org/llama.cpp, tools/server/server-common.cpp: they win over the names of OpenAI
+    "npredict": "replaces 'max_tokens' at some upstreams. Send that instead",
+    "ncmpl": "replaces 'n' at some upstreams. Send that instead",
+}
+
+
+def _refuse_unread(members: Mapping[str, Any]) -> None:
+    """Refuse members by which an upstream makes more than the gateway reads."""
     for name, value in members.items():
         if folded(name) == "extrabody" and isinstance(value, dict):
-            _refuse_later(value)
-        elif folded(name) == "deferred" and value:
-            text = f"Unsupported parameter: '{name}' asks for an answer that is made later. Leave it out."
+            _refuse_unread(value)
+        elif (reason := _REASONS.get(folded(name))) is not None and value:
+            text = f"Unsupported parameter: '{name}' {reason}."
             raise InvalidRequest(text, param=name, code="unsupported_parameter")
 
 
@@ -169,9 +177,27 @@ def generation(
         include_usage=bool(body.stream and body.stream_options and body.stream_options.include_usage),
         n=body.n or 1, best_of=best_of,
         prompts=prompt.prompts, prompt_tokens=prompt.tokens, is_prompt_exact=prompt.is_exact,
-        output_limit=max(given) if given else None,  # an upstream may read one of them only
+        # An upstream may read one of them only.
+        output_limit=max(given) + _thinking_beside(document.members) if given else None,
         output_param=output_param, prompt_param=prompt_param, default_output=default_output,
     )  # fmt: skip
+
+
+MAX_THINKING = 81_920
+"""Tokens that Qwen thinks at most by default (alibabacloud.com, Model Studio: deep thinking)."""
+
+
+def _thinking_beside(members: Mapping[str, Any]) -> int:
+    """Tokens of thinking that DashScope does not count in `max_tokens` (Model Studio, OpenAI-compatible chat)."""
+    most = 0
+    for place in (members, members.get("extra_body")):
+        if isinstance(place, dict) and ("thinking_budget" in place or "enable_thinking" in place):
+            given = place.get("thinking_budget")
+            if isinstance(given, int) and given > 0:
+                most = max(most, given)
+            elif place.get("enable_thinking"):
+                most = max(most, MAX_THINKING)
+    return most
 
 
 def _check_bias(bias: Mapping[str, Any]) -> None:
@@ -224,7 +250,7 @@ _BOUNDED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("n", ("n", "candidateCount", "candidate_count")),
     ("best_of", ("best_of",)),
     ("logprobs", ("logprobs", "top_logprobs")),
-    ("max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")),
+    ("max_tokens", ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens", "thinking_budget")),
 )
 
 

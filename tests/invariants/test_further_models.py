@@ -10,6 +10,7 @@ import pytest
 
 from gateway.api.multipart import FormPart
 from gateway.api.prompt_tokens import no_counter
+from gateway.api.validate import MAX_THINKING
 from gateway.config import Model, ModelTable
 from gateway.errors import InvalidRequest
 from gateway.formats.format import no_json
@@ -65,6 +66,9 @@ UNREAD: list[dict[str, Any]] = [
     {"generationConfig": {"routingConfig": {"autoMode": {"modelRoutingPreference": "PRIORITIZE_QUALITY"}}}},
     {"tools": [{"retrieval": {"vertexRagStore": {"ragRetrievalConfig": {"llmRanker": {"modelName": DEAR}}}}}]},
     {"judge_model": DEAR},
+    {"lora_path": "finance"},
+    {"lora": [{"id": 1, "scale": 1}]},
+    {"adapter_id": "finance", "adapter_source": "hub"},
 ]
 """Forms that a router or an upstream may read and the gateway does not."""
 
@@ -172,11 +176,26 @@ def test_no_field_of_a_form_names_a_model(name: str) -> None:
             read_form(cast(Any, None), given, no_counter)
 
 
-def test_an_answer_is_not_made_later() -> None:
-    for members in ({"deferred": True}, {"Deferred": 1}, {"extra_body": {"deferred": True}}):
-        with pytest.raises(InvalidRequest, match="later"):
+@pytest.mark.parametrize("name", ["deferred", "Deferred", "n_predict", "nPredict", "n_cmpl"])
+def test_no_other_name_has_an_upstream_make_more(name: str) -> None:
+    for members in ({name: -1}, {"extra_body": {name: 9}}):
+        with pytest.raises(InvalidRequest) as refused:
             read("chat", **members)
-    assert read("chat", deferred=False) == ()
+        assert refused.value.param == name
+    assert read("chat", **{name: None}) == ()
+
+
+@pytest.mark.parametrize(
+    ("members", "most"),
+    [
+        ({}, 0), ({"enable_thinking": False}, 0), ({"enable_thinking": False, "thinking_budget": 0}, 0),
+        ({"thinking_budget": 38_000}, 38_000), ({"enable_thinking": True}, MAX_THINKING),
+        ({"extra_body": {"enable_thinking": True, "thinking_budget": 500}}, 500),
+    ],
+)  # fmt: skip
+def test_thinking_that_a_limit_does_not_count_is_reserved(members: dict[str, Any], most: int) -> None:
+    raw = json.dumps(body("chat", max_tokens=9, **members)).encode()
+    assert FORMATS["chat"].read(raw, no_counter).output_limit == 9 + most
 
 
 @pytest.mark.parametrize("member", ["max_tokens", "n", "service_tier", "messages", "tools", "Max_Tokens", "n[]"])
