@@ -22,6 +22,7 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.formats import reported_usage
 from gateway.formats.format import Format
 from gateway.formats.openai import completions
+from gateway.formats.openai.reader import own_counts
 from gateway.formats.reader import value_at
 from gateway.records import Params, Usage
 
@@ -83,9 +84,9 @@ which is the slowest step of reading one."""
 _SIGNS = (",", ":", "[", "{", "\\")
 _AUDIO = re.compile(r'"audio"[ \t\r\n]*+:[ \t\r\n]*+"')
 
-OUTPUT_LIMITS = ("max_output_tokens", "max_response_output_tokens")
+OUTPUT_LIMITS = ("max_output_tokens", "max_response_output_tokens", "max_tokens", "max_response_output_token")
 """The output limit in settings of a session or a response; the second name is that of the beta
-(openai-python, `types/beta/realtime/`)."""
+(openai-python, `types/beta/realtime/`), the others are Qwen-Omni's (alibabacloud.com, Realtime: client events)."""
 NO_LIMIT = "inf"
 
 _WITHOUT_MODELS = frozenset({"tools", "prompt", "metadata", "instructions"})
@@ -230,10 +231,12 @@ def read_end(event: Mapping[str, Any]) -> ResponseEnd:
 
 
 def reported(report: Any) -> Usage | None:
-    """The `usage` of a response (openai-python, `types/realtime/realtime_response_usage.py`); None: it has none."""
+    """The `usage` of a response (openai-python, `types/realtime/realtime_response_usage.py`; Qwen-Omni's details have
+    names in the plural: alibabacloud.com, Realtime: server events); None: it has none."""
     if (tokens := reported_usage.input_and_output(report)) is None:
         return None
-    given, made = report.get("input_token_details"), report.get("output_token_details")
+    given = report.get("input_token_details") or report.get("input_tokens_details")
+    made = report.get("output_token_details") or report.get("output_tokens_details")
     cached = reported_usage.detail(given, "cached_tokens")
     of_cached = given.get("cached_tokens_details") if isinstance(given, dict) else None
 
@@ -247,7 +250,8 @@ def reported(report: Any) -> Usage | None:
         "cached_image": reported_usage.detail(of_cached, "image_tokens"),
         "audio_out": reported_usage.detail(made, "audio_tokens"),
     })  # fmt: skip
-    return reported_usage.coherent(Usage(*tokens, cached, source="reported", more=more))
+    searches = units.counts({name: count for name, count in own_counts(report).items() if name in units.UNITS})
+    return reported_usage.coherent(Usage(*tokens, cached, source="reported", more=units.highest(more, searches)))
 
 
 def transcriber_of(session: Any) -> tuple[bool, str | None]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gateway.wings.realtime import formats
 from tests.conftest import StartsGateways
 from tests.fakes.realtime import RealtimeUpstream
 from tests.flows.gateway_process import Gateway, eventually, key
@@ -135,6 +136,8 @@ async def test_a_session_gets_what_the_quota_has_left(gateway: Gateway, upstream
         ({"max_output_tokens": True}, "invalid_type"),
         ({"max_output_tokens": 0}, "integer_below_min_value"),
         ({"max_output_tokens": 5, "max_response_output_tokens": 6}, "duplicate_parameter"),
+        ({"max_tokens": "5"}, "invalid_type"),
+        ({"max_output_tokens": 5, "max_tokens": 6}, "duplicate_parameter"),
     ],
 )
 async def test_a_limit_that_may_be_read_differently_is_not_sent_on(
@@ -145,6 +148,18 @@ async def test_a_limit_that_may_be_read_differently_is_not_sent_on(
             await socket.send_json(event)
             assert (await until(socket, "error"))["error"]["code"] == code
     assert upstream.seen == []
+
+
+def test_reports_of_qwen_omni_have_other_names() -> None:
+    """Alibaba, Model Studio: `response.done` in the server events."""
+    usage = formats.reported({
+        "total_tokens": 377, "input_tokens": 336, "output_tokens": 41, "server_tool_use": {"web_search_requests": 2},
+        "input_tokens_details": {"text_tokens": 228, "audio_tokens": 108},
+        "output_tokens_details": {"text_tokens": 9, "audio_tokens": 32},
+    })  # fmt: skip
+    assert usage is not None
+    assert usage[:2] == (336, 41)
+    assert dict(usage.more) == {"web_searches": 2, "audio_in": 108, "audio_out": 32}
 
 
 async def test_the_beta_has_another_name_for_it(gateway: Gateway, upstream: RealtimeUpstream) -> None:
