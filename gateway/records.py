@@ -413,6 +413,8 @@ class Failure:
     upstream."""
     message: str = field(default="", repr=False)
     """The first line of the upstream's message, without secrets: for the admin API, never for the log."""
+    has_room: bool | None = None
+    """Whether the headers of a refusal show room in the ordinary limits, or that nothing remains; None: neither."""
 
 
 class Usage(NamedTuple):

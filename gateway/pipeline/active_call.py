@@ -23,7 +23,7 @@ from gateway.records import Call, Claim, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.store import Ledger
-from gateway.upstream.limits import Place
+from gateway.upstream.limits import Place, asker_of
 from gateway.upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 
 from .plan import CallPlan, Carries, Outcome
@@ -100,7 +100,7 @@ class ActiveCall:
 
     def last_failure(self, last: Failure | None) -> Failure:
         """This failure, or the reason why no route is available."""
-        return last or self.services.router.unavailable_reason(self.routes, self.call.params.model)
+        return last or self.services.router.unavailable_reason(self.routes, self.call.params.model, asker_of(self.call))
 
     def error_after(self, last: Failure) -> UpstreamFailed:
         """The error after this last failure, and whether another model may serve."""
@@ -138,7 +138,7 @@ def by_policy(active: ActiveCall) -> Try | GiveUp:
     call, router, tried = active.call, active.services.router, active.tried
     name = call.params.model
     is_firm = bool(call.params.account_bound_by)
-    candidates = router.candidates(active.routes, name, call.affinity, call.key.id, is_firm=is_firm)
+    candidates = router.candidates(active.routes, name, call.affinity, asker := asker_of(call), is_firm=is_firm)
     if not tried:  # no failure that `next_step` could judge
         return Try(candidates[0]) if candidates else GiveUp(None)
     upstreams = active.services.config.upstreams
@@ -147,7 +147,7 @@ def by_policy(active: ActiveCall) -> Try | GiveUp:
     return next_step(
         call.model, candidates, tried,
         waited_s=active.waited_s, left_s=left_s,
-        has_other_credential=router.with_other_credential(name, tried, call.key.id) if call.bond is None else set(),
+        has_other_credential=router.with_other_credential(name, tried, asker) if call.bond is None else set(),
         spent=router.spent(tried),
     )  # fmt: skip
 

@@ -15,7 +15,8 @@ from gateway.relay import Attempt
 from gateway.relay.attempt import Rider
 from gateway.upstream.connection import Head
 from gateway.upstream.health import AttemptHandle
-from gateway.upstream.limits import Place
+from gateway.upstream.learned_limits import has_room
+from gateway.upstream.limits import Place, asker_of
 from gateway.upstream.retry_policy import GiveUp, Try
 
 from .active_call import ActiveCall, by_policy
@@ -85,7 +86,7 @@ class RouteLimits(Layer):
             active.key = place.key
         elif router.limits.binds(route.upstream):
             if call.bond is None:
-                active.key = router.next_key(route, call.params.model, active.tried, call.affinity)
+                active.key = router.next_key(route, call.params.model, active.tried, call.affinity, asker_of(call))
             refused = await active.log.reservation.extend(router.limits.claims(call, route, active.key))
             if refused is not None:
                 return limit_failure(refused)
@@ -101,7 +102,7 @@ class LearnedLimits(Rider):
     def __init__(self, active: ActiveCall, handle: AttemptHandle) -> None:
         self._limits = active.services.router.limits
         self._used = active.used_at_place
-        self._handle = handle
+        self._key, self._asker = handle.key, handle.asker
 
     def request(self, draft: Attempt) -> Attempt:
         self._upstream, self._model = draft.route.upstream, draft.route.model or draft.call.params.model
@@ -109,8 +110,8 @@ class LearnedLimits(Rider):
 
     def head(self, head: Head) -> None:
         if head.status == 429:
-            self._limits.refused(self._upstream, self._model, self._handle.key)
-        self._limits.heard(self._upstream, self._model, self._handle.key, head.get, self._used)
+            self._limits.refused(self._upstream, self._model, self._key, self._asker, has_room(head.get))
+        self._limits.heard(self._upstream, self._model, self._key, head.get, self._used, self._asker)
 
 
 class AdaptiveLimits(Rider):

@@ -25,6 +25,7 @@ from gateway.relay import Attempt, Streamed
 from gateway.relay.attempt import Rider
 from gateway.relay.charge import SentRequest
 from gateway.upstream.health import AttemptHandle
+from gateway.upstream.limits import asker_of
 
 from .active_call import ActiveCall
 from .plan import Layer, Outcome
@@ -51,7 +52,7 @@ class Attempts:
         telemetry = services.accounting.telemetry
         base_url = services.config.upstreams[upstream].base_url
         handle = services.router.begin(
-            route, asked.params.model, active.tried, active.key, asked.affinity, asked.key.id
+            route, asked.params.model, active.tried, active.key, asked.affinity, asker_of(asked)
         )
         active.key = handle.key
         call, span = call_log.trace.attempt(asked, route, base_url, call_log.attempts + 1)

@@ -13,6 +13,7 @@ from gateway.errors import InvalidRequest
 from gateway.quota import windows
 from gateway.records import Call
 from gateway.upstream.credentials import position_of
+from gateway.upstream.limits import asker_of
 
 from .active_call import ActiveCall
 from .services import Services
@@ -90,4 +91,4 @@ def candidates(active: ActiveCall) -> Sequence[Route]:
     """The routes that can serve the call now, the best first."""
     call, is_firm = active.call, bool(active.call.params.account_bound_by)
     router = active.services.router
-    return router.candidates(active.routes, call.params.model, call.affinity, call.key.id, is_firm=is_firm)
+    return router.candidates(active.routes, call.params.model, call.affinity, asker_of(call), is_firm=is_firm)

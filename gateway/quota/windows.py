@@ -669,6 +669,21 @@ def unreserved(window: str) -> str:
     return f"{window}|unreserved"
 
 
+def own(window: str, owner: str) -> str:
+    """A second name of a window, for calls that a limit is lowered for, or that are paused, alone."""
+    return f"{window}|own|{owner}"
+
+
+def named_window(name: str) -> str:
+    """The window of a second name."""
+    return name.partition("|own|")[0].removesuffix("|unreserved")
+
+
+def is_own(name: str) -> bool:
+    """Whether this is a second name of a window, for some calls alone."""
+    return "|own|" in name
+
+
 def _used_by(pattern: str, record: Record) -> bool:
     return (not record.model_reason and fnmatchcase(record.model, pattern)) or fnmatchcase(record.label_model, pattern)
 

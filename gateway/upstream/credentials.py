@@ -14,7 +14,10 @@
    (can1357/oh-my-pi#9569; new-api, service/pre_consume_quota.go).
 6. Until a stated Retry-After is over, a call that can wait is not sent with that key. Until the key is accepted then,
    one of these calls is sent in `TRIAL_S`, because what waited together would be refused together.
-7. The last key without a cooldown is tried again after 5 s, and after 20 s at most, so that a balance that was topped
+7. A 429 holds for the calls that it speaks about: those of its caller, and for a service with limits of its own
+   (`Asker`) those for that service. It holds for all other callers as long as two of them have to wait, or at once
+   if the answer's headers show that nothing remains. Headers that show room speak for no other caller.
+8. The last key without a cooldown is tried again after 5 s, and after 20 s at most, so that a balance that was topped
    up is noticed soon.
 
 The log names a key by its position (`#1`). This module keeps no secret.
@@ -33,6 +36,7 @@ from gateway.config import Upstream
 from gateway.records import Failure, Fault
 
 from . import stickiness
+from .circuit_breaker import WINDOW_S
 
 COOLDOWN_S = 60.0
 """Cooldown of a key that was refused or whose balance is spent, while another key is healthy."""
@@ -71,6 +75,21 @@ class Grade(IntEnum):
     UNAVAILABLE = 2
 
 
+class Asker(NamedTuple):
+    """Whose calls a refusal speaks about; empty: those of all."""
+
+    caller: str = ""
+    """The id of the caller's key."""
+    service: str = ""
+    """A service beside the ordinary one, which has limits of its own: `flex`, `fast` (`limits.asker_of`)."""
+
+
+ANYONE = Asker()
+
+Scope = tuple[int, str | None, Asker]
+"""A key's position, a model, and whose calls. None as the model means all models."""
+
+
 class Cooldown(NamedTuple):
     """A time in which a key is not used. Times are on the clock of `time.monotonic`."""
 
@@ -85,6 +104,8 @@ class Cooldown(NamedTuple):
     """False: a rate limit, or a 403, which is also the answer for one model that the key may not use."""
     is_stated: bool = False
     """Whether the upstream named the time of the next request."""
+    has_room: bool = False
+    """Whether the headers of the refusal show room for ordinary calls."""
     next_trial: float = 0.0
     """When the next call that can wait is sent after that, as long as none is accepted."""
     caller: str = ""
@@ -98,48 +119,73 @@ class Credentials:
         self._count = count
         self._unavailable_after = UNAVAILABLE_AFTER if count > 1 else SOLE_KEY_UNAVAILABLE_AFTER
         self._next = 0
-        self.cooldowns: OrderedDict[tuple[int, str | None], Cooldown] = OrderedDict()
-        """Cooldowns by position and model; None as the model means all models. An entry stays after its end until the
-        key is accepted again."""
+        self.cooldowns: OrderedDict[Scope, Cooldown] = OrderedDict()
+        """An entry stays after its end until the key is accepted again, for such a call."""
         self._accepted: dict[int, float] = {}
         """When the last attempt that succeeded began, by position."""
 
-    def take(self, model: str, now: float, used: Collection[int] = (), affinity: bytes | None = None) -> int:
+    def take(
+        self, model: str, now: float, used: Collection[int] = (), affinity: bytes | None = None, asker: Asker = ANYONE
+    ) -> int:
         """Position of the next key: the best grade, round robin or by the call's affinity; one in `used` only if there
         is no other."""
         if self._count == 1:
             return 0
         if affinity is not None:
-            return min(self.in_order(model, now, affinity), key=lambda position: position in used)
+            return min(self.in_order(model, now, affinity, asker), key=lambda position: position in used)
         first = self._next
         positions = [(first + step) % self._count for step in range(self._count)]
-        position = min(positions, key=lambda position: (position in used, self._grade(position, model, now)))
+        position = min(positions, key=lambda position: (position in used, self._grade(position, model, now, asker)))
         self._next = (position + 1) % self._count
         return position
 
-    def in_order(self, model: str, now: float, affinity: bytes | None = None) -> list[int]:
+    def in_order(self, model: str, now: float, affinity: bytes | None = None, asker: Asker = ANYONE) -> list[int]:
         """Positions of all keys, the best grade first; within a grade round robin, or by the call's affinity."""
         if affinity is not None:
             ranks = stickiness.ranks(affinity, self._count)
-            return sorted(range(self._count), key=lambda at: (self._grade(at, model, now), ranks[at]))
+            return sorted(range(self._count), key=lambda at: (self._grade(at, model, now, asker), ranks[at]))
         first = self._next
         self._next = (first + 1) % self._count
         positions = [(first + step) % self._count for step in range(self._count)]
-        return sorted(positions, key=lambda position: self._grade(position, model, now))
+        return sorted(positions, key=lambda position: self._grade(position, model, now, asker))
 
-    def grade(self, model: str, now: float, used: Collection[int] = (), caller: str = "") -> Grade:
-        """Grade of the best key that is not in `used`, for this caller; an empty one is any."""
+    def grade(self, model: str, now: float, used: Collection[int] = (), asker: Asker = ANYONE) -> Grade:
+        """Grade of the best key that is not in `used`."""
         if not self.cooldowns and not used:
             return Grade.HEALTHY
-        left = [self._grade(position, model, now, caller) for position in range(self._count) if position not in used]
+        left = [self._grade(position, model, now, asker) for position in range(self._count) if position not in used]
         return min(left, default=Grade.UNAVAILABLE)
 
     def refused(
-        self, position: int, model: str, failure: Failure, began: float, now: float, caller: str = ""
+        self, position: int, model: str, failure: Failure, began: float, now: float, asker: Asker = ANYONE
     ) -> Cooldown | None:
-        """Record that the upstream refused this key in a call of `caller`; the attempt began at `began`. Returns the
-        widest new cooldown."""
-        scope = (position, None if failure.is_of_credential else model)
+        """Record that the upstream refused this key; the attempt began at `began`. Returns the widest new cooldown."""
+        if failure.fault is not Fault.RATE_LIMITED or failure.is_of_credential or not asker.caller:
+            scope = position, None if failure.is_of_credential else model, ANYONE
+            return self._refused(scope, model, failure, began, now, asker.caller)
+        own = self._refused((position, model, asker), model, failure, began, now)
+        until = self.cooldowns[position, model, asker].until
+        if failure.has_room is not False or asker.service:
+            until = 0.0 if failure.has_room else min(until, self._of_others(position, model, asker))
+        if until <= now:
+            return own
+        shared = (position, model, asker._replace(caller=""))
+        last = max(until, self.cooldowns[shared].until) if shared in self.cooldowns else until
+        made = self._refused(shared, model, failure, began, now)
+        return None if made is None else self._set(shared, self.cooldowns[shared]._replace(until=last))
+
+    def _of_others(self, position: int, model: str, asker: Asker) -> float:
+        """The latest time until which another caller has to wait for the same, unless headers showed room."""
+        return max([
+            cooldown.until for (key, name, (caller, service)), cooldown in self.cooldowns.items()
+            if (key, name, service) == (position, model, asker.service) and caller not in ("", asker.caller)
+            and not cooldown.has_room
+        ], default=0.0)  # fmt: skip
+
+    def _refused(
+        self, scope: Scope, model: str, failure: Failure, began: float, now: float, caller: str = ""
+    ) -> Cooldown | None:
+        position, _, asker = scope
         before = self.cooldowns.get(scope)
         if before is not None and began < before.since:
             return None  # the attempt began before the refusal was known: parallel calls count once
@@ -152,46 +198,56 @@ class Credentials:
         else:
             cooldown_s = COOLDOWN_S
         cooldown = self._set(
-            position,
+            scope,
             Cooldown(
                 now, now + cooldown_s, refusals, failure.fault, scope[1],
                 failure.fault is Fault.BALANCE or (failure.fault is Fault.AUTH and failure.status != 403),
                 is_stated=failure.fault is Fault.RATE_LIMITED and bool(failure.retry_after_s),
                 caller=caller if before is None or before.caller == caller else "",
+                has_room=bool(failure.has_room),
             ),
         )  # fmt: skip
-        if self._are_models_refused(position) and not failure.is_of_credential:
-            known = self.cooldowns.get((position, None))
+        if asker == ANYONE and self._are_models_refused(position) and not failure.is_of_credential:
+            known = self.cooldowns.get(whole := (position, None, ANYONE))
             if known is None or known.refusals == 0:
-                cooldown = self._set(position, cooldown._replace(refusals=0, model=None))
+                cooldown = self._set(whole, cooldown._replace(refusals=0, model=None))
         return cooldown
 
-    def accepted(self, position: int, model: str, began: float) -> None:
+    def accepted(self, position: int, model: str, began: float, asker: Asker = ANYONE) -> None:
         """Record that the upstream accepted this key; the attempt began at `began`."""
         self._accepted[position] = max(began, self._accepted.get(position, began))
-        for scope in ((position, None), (position, model)):
+        for scope in _scopes(position, model, asker):
             if (cooldown := self.cooldowns.get(scope)) is not None and began >= cooldown.since:
                 del self.cooldowns[scope]
+        while self.cooldowns:
+            scope, cooldown = next(iter(self.cooldowns.items()))
+            if not scope[2].caller or cooldown.until + WINDOW_S > began:
+                break  # one that is over longer may be of a caller that never calls again
+            del self.cooldowns[scope]
 
-    def begun(self, position: int, model: str, now: float) -> None:
+    def begun(self, position: int, model: str, now: float, asker: Asker = ANYONE) -> None:
         """Record that an attempt with this key begins: the next one that can wait does, while the key is on trial."""
-        for scope in ((position, None), (position, model)):
+        for scope in _scopes(position, model, asker):
             cooldown = self.cooldowns.get(scope)
             if cooldown is not None and cooldown.is_stated and cooldown.until <= now:
                 self.cooldowns[scope] = cooldown._replace(next_trial=now + TRIAL_S)
 
-    def pause_s(self, model: str, now: float, position: int | None = None) -> float:
+    def pause_s(self, model: str, now: float, position: int | None = None, asker: Asker = ANYONE) -> float:
         """Seconds for which a call that can wait is not sent with this key, or with any: 0 where one may be used."""
         positions = range(self._count) if position is None else (position,)
-        return min([self._pause_s(each, model, now) for each in positions])
+        return min([self._pause_s(each, model, now, asker) for each in positions])
 
-    def _pause_s(self, position: int, model: str, now: float) -> float:
-        found = [self.cooldowns.get(scope) for scope in ((position, None), (position, model))]
-        stated = [max(cooldown.until, cooldown.next_trial) for cooldown in found if cooldown and cooldown.is_stated]
+    def _pause_s(self, position: int, model: str, now: float, asker: Asker) -> float:
+        found = self._of(position, model, asker)
+        stated = [max(cooldown.until, cooldown.next_trial) for cooldown in found if cooldown.is_stated]
         return max([until - now for until in stated if until > now], default=0.0)
 
-    def _set(self, position: int, cooldown: Cooldown) -> Cooldown:
-        scope = (position, cooldown.model)
+    def _of(self, position: int, model: str, asker: Asker) -> list[Cooldown]:
+        """The cooldowns that hold for such calls."""
+        found = [self.cooldowns.get(scope) for scope in _scopes(position, model, asker)]
+        return [cooldown for cooldown in found if cooldown is not None]
+
+    def _set(self, scope: Scope, cooldown: Cooldown) -> Cooldown:
         self.cooldowns[scope] = cooldown
         self.cooldowns.move_to_end(scope)
         if len(self.cooldowns) > MAX_COOLDOWNS:
@@ -208,27 +264,32 @@ class Credentials:
         since = self._accepted.get(position, -inf)
         models = [
             model
-            for (key, model), cooldown in self.cooldowns.items()
+            for (key, model, _), cooldown in self.cooldowns.items()
             if key == position and model is not None and cooldown.since > since and cooldown.may_concern_key
         ]
         return len(models) >= MODELS_OF_A_REFUSED_KEY
 
-    def first_available(self, model: str, now: float) -> Cooldown | None:
+    def first_available(self, model: str, now: float, asker: Asker = ANYONE) -> Cooldown | None:
         """The cooldown that ends first, if all keys are in cooldown."""
-        cooldowns = [left for position in range(self._count) if (left := self._active(position, model, now))]
+        cooldowns = [left for at in range(self._count) if (left := self._active(at, model, now, asker))]
         return min([max(left, key=_end) for left in cooldowns], key=_end, default=None)
 
-    def _active(self, position: int, model: str, now: float) -> list[Cooldown]:
+    def _active(self, position: int, model: str, now: float, asker: Asker) -> list[Cooldown]:
         """The cooldowns of this key that have not ended, for all models and for this one."""
-        found = (self.cooldowns.get((position, None)), self.cooldowns.get((position, model)))
-        return [cooldown for cooldown in found if cooldown is not None and cooldown.until > now]
+        return [cooldown for cooldown in self._of(position, model, asker) if cooldown.until > now]
 
-    def _grade(self, position: int, model: str, now: float, caller: str = "") -> Grade:
-        left = self._active(position, model, now)
+    def _grade(self, position: int, model: str, now: float, asker: Asker = ANYONE) -> Grade:
+        left = self._active(position, model, now, asker)
         if not left:
             return Grade.HEALTHY
-        binding = [each.refusals for each in left if not (each.caller and caller) or each.caller == caller]
+        binding = [each.refusals for each in left if not (each.caller and asker.caller) or each.caller == asker.caller]
         return Grade.UNAVAILABLE if max(binding, default=0) >= self._unavailable_after else Grade.DEGRADED
+
+
+def _scopes(position: int, model: str, asker: Asker) -> Collection[Scope]:
+    """Where cooldowns are that hold for such calls; what holds for ordinary ones holds for every service."""
+    askers = {ANYONE, Asker(asker.caller), Asker("", asker.service), asker}
+    return [(position, None, ANYONE), *[(position, model, each) for each in askers]]
 
 
 def _end(cooldown: Cooldown) -> float:

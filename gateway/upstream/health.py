@@ -20,7 +20,7 @@ from gateway.wings import OfWings
 
 from . import circuit_breaker
 from .circuit_breaker import FIRST_COOLDOWN_S, Circuit, CircuitEvent, CircuitState
-from .credentials import CREDENTIAL_FAULTS, Credentials, Grade
+from .credentials import ANYONE, CREDENTIAL_FAULTS, Asker, Cooldown, Credentials, Grade
 from .status import CredentialCooldown, UpstreamReport
 
 log = logging.getLogger("gateway")
@@ -100,10 +100,14 @@ class Health:
     def report(self, connections: int) -> UpstreamReport:
         """State for the admin API; `connections` is the size of the pool."""
         now = self.clock()
+        longest: dict[tuple[int, str | None], Cooldown] = {}
+        for (position, model, _), cooldown in self.credentials.cooldowns.items():
+            known = longest.get((position, model))
+            if cooldown.until > (now if known is None else known.until):
+                longest[position, model] = cooldown
         cooldowns = [
             CredentialCooldown(position + 1, model, cooldown.until - now, cooldown.fault.value)
-            for (position, model), cooldown in self.credentials.cooldowns.items()
-            if cooldown.until > now
+            for (position, model), cooldown in longest.items()
         ]
         models = {model: int(circuit.state) for model, circuit in self._models.items() if circuit.state}
         fault, at = self._last_failure or (None, now)
@@ -122,15 +126,15 @@ class Health:
         """The worst state of the upstream and of its configured models."""
         return max([circuit.state for circuit in (self._own or circuit_breaker.NEW, *self._models.values())])
 
-    def grade(self, model: str, now: float, caller: str = "") -> Grade:
-        """Grade of an attempt for this model by this caller."""
-        grade = self.credentials.grade(model, now, (), caller)
+    def grade(self, model: str, now: float, asker: Asker = ANYONE) -> Grade:
+        """Grade of such an attempt for this model."""
+        grade = self.credentials.grade(model, now, asker=asker)
         for circuit in (self._own, self._circuit(model)):
-            if circuit_breaker.binds(circuit, caller) and not circuit_breaker.admits(circuit, now):
+            if circuit_breaker.binds(circuit, asker.caller) and not circuit_breaker.admits(circuit, now):
                 grade = max(grade, Grade.UNAVAILABLE if circuit_breaker.is_dead(circuit) else Grade.DEGRADED)
         return grade
 
-    def unavailable_reason(self, model: str, now: float) -> Failure:
+    def unavailable_reason(self, model: str, now: float, asker: Asker = ANYONE) -> Failure:
         """Why the grade is UNAVAILABLE, with the time until that may change as `retry_after_s`."""
         both = (self._own, self._circuit(model))
         circuits = [each for each in both if circuit_breaker.is_dead(each) and not circuit_breaker.admits(each, now)]
@@ -141,16 +145,16 @@ class Health:
             ]
             left_s = max(waits)
             return Failure(self._upstream, Phase.CONNECT, Fault.CIRCUIT_OPEN, "circuit open", None, left_s)
-        cooldown = self.credentials.first_available(model, now)
+        cooldown = self.credentials.first_available(model, now, asker)
         if cooldown is None:  # available again since the candidates were listed
             return Failure(self._upstream, Phase.CONNECT, Fault.CIRCUIT_OPEN, "", None, 0.0)
         return Failure(
             self._upstream, Phase.CONNECT, cooldown.fault, "every API key is in cooldown", None, cooldown.until - now
         )
 
-    def pause_s(self, model: str, key: int | None) -> float:
-        """Seconds for which the upstream asked not to be sent calls for this model with this key, or with any."""
-        return 0.0 if self.is_healthy else self.credentials.pause_s(model, self.clock(), key)
+    def pause_s(self, model: str, key: int | None, asker: Asker = ANYONE) -> float:
+        """Seconds for which the upstream asked not to be sent such calls for this model with this key, or with any."""
+        return 0.0 if self.is_healthy else self.credentials.pause_s(model, self.clock(), key, asker)
 
     def begin(
         self,
@@ -158,7 +162,7 @@ class Health:
         used: Collection[int] = (),
         key: int | None = None,
         affinity: bytes | None = None,
-        caller: str = "",
+        asker: Asker = ANYONE,
     ) -> AttemptHandle:
         """Begin an attempt. `used` are the positions of the keys that refused this call; `key`: that one is taken."""
         now = self.clock()
@@ -169,10 +173,10 @@ class Health:
                 if circuit is not None and circuit_breaker.admits(circuit, now):
                     self._move(name, CircuitEvent.BEGIN, now)
         if key is None:
-            key = self.credentials.take(model, now, used, affinity) if self._has_keys else 0
+            key = self.credentials.take(model, now, used, affinity, asker) if self._has_keys else 0
         if self.credentials.cooldowns:
-            self.credentials.begun(key, model, now)
-        return AttemptHandle(self, model, key, now, caller)
+            self.credentials.begun(key, model, now, asker)
+        return AttemptHandle(self, model, key, now, asker)
 
     def health_checked(self, event: CircuitEvent, began: float) -> None:
         """Apply the result of a health check that began at this time."""
@@ -185,9 +189,9 @@ class Health:
         """Record that a good answer has begun; a stream ends long after that."""
         if self.is_healthy:
             return
-        _, model, key, began, _ = attempt
+        _, model, key, began, asker = attempt
         now = self.clock()
-        self.credentials.accepted(key, model, began)
+        self.credentials.accepted(key, model, began, asker)
         for name, circuit in ((None, self._own), (model, self._circuit(model))):
             if (
                 circuit is not None
@@ -201,7 +205,7 @@ class Health:
         self.in_flight -= 1
         if failure is None and self.is_healthy:
             return
-        _, model, key, began, caller = attempt
+        _, model, key, began, asker = attempt
         now = self.clock()
         if failure is not None:
             self._last_failure = (failure.fault.value, now)
@@ -218,9 +222,9 @@ class Health:
             if (
                 circuit is not None or event in (CircuitEvent.FAILURE, CircuitEvent.PARTIAL)
             ) and circuit_breaker.is_current(circuit, began):
-                self._move(name, event, now, "" if name is None else caller)
+                self._move(name, event, now, "" if name is None else asker.caller)
         if failure is not None and failure.fault in CREDENTIAL_FAULTS:
-            if (cooldown := self.credentials.refused(key, model, failure, began, now, caller)) is not None:
+            if (cooldown := self.credentials.refused(key, model, failure, began, now, asker)) is not None:
                 name = "" if cooldown.model is None else f" for model {cooldown.model[:100]!r}"
                 log.warning(
                     "upstream %s: key #%d in cooldown%s for %g s: %s",
@@ -228,7 +232,7 @@ class Health:
                 )  # fmt: skip
             self._update_is_healthy()
         elif result is CircuitEvent.SUCCESS:
-            self.credentials.accepted(key, model, began)
+            self.credentials.accepted(key, model, began, asker)
             self._update_is_healthy()
 
     def _note(self, failure: Failure, now: float) -> None:
@@ -360,8 +364,7 @@ class AttemptHandle(NamedTuple):
     key: int
     """Position of the API key in use."""
     began: float
-    caller: str = ""
-    """The id of the caller's key."""
+    asker: Asker = ANYONE
 
     def answered(self) -> None:
         """The head of a good answer arrived."""

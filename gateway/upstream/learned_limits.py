@@ -19,7 +19,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
+
+from .circuit_breaker import WINDOW_S
 
 DECREASE = 0.7
 INCREASE_PER_S = 0.01
@@ -78,6 +81,16 @@ def _seconds(text: str) -> float:
     return min(MINUTE_S, hours * 3600 + minutes * 60 + seconds + milliseconds / 1000)
 
 
+def has_room(header: Callable[[str], str | None]) -> bool | None:
+    """Whether the headers of a refusal show room for other calls: none, where nothing remains of one limit; some, where
+    more than `IGNORED_SHARE` of both remains; None: they show neither."""
+    found = announced(header).values()
+    if any(answer.remaining == 0 for answer in found):
+        return False
+    left = [answer.remaining for answer in found if (answer.remaining or 0) > IGNORED_SHARE * (answer.limit or inf)]
+    return True if len(left) == len(UNITS) else None
+
+
 class Assumed(NamedTuple):
     """The learned state of one limit, beside its configuration."""
 
@@ -93,6 +106,9 @@ class Assumed(NamedTuple):
     """Time in seconds at which `others` was measured."""
     others_for_s: float = MINUTE_S
     """How long it takes until nothing of that counts."""
+    caller: str = ""
+    """Whose call the last 429 refused, and when; empty: there was none."""
+    refused_at: float = -inf
 
     def limit(self, configured: int, now: float) -> int:
         """The assumed limit in units, from 1 to the configured one."""
@@ -112,6 +128,13 @@ class Assumed(NamedTuple):
             return after._replace(others=0)
         return after._replace(others=others, others_at=now, others_for_s=max(1.0, answer.resets_s))
 
+    def refused_to(self, caller: str, now: float) -> Assumed:
+        """Returns the state of the limit for all callers after a 429 of one: it counts if the last one was of another
+        caller and no older than a window of circuits. So a caller that is refused alone lowers nothing for others, and
+        one that is refused again and again no more than the others are."""
+        is_for_all = self.caller not in ("", caller) and now - self.refused_at < WINDOW_S
+        return (self.refused(now) if is_for_all else self)._replace(caller=caller, refused_at=now)
+
     def refused(self, now: float) -> Assumed:
         """Returns the state after a 429, which lowers the share at most once in `DECREASE_EVERY_S`."""
         if self.share < 1.0 and now - self.at < DECREASE_EVERY_S:
@@ -119,8 +142,13 @@ class Assumed(NamedTuple):
         return self._replace(share=min(1.0, self._share(now)) * DECREASE, at=now)
 
     def is_plain(self, now: float) -> bool:
-        """Whether the assumed limit is the configured one."""
-        return self.ceiling is None and self._share(now) >= 1.0 and not self._of_others(now)
+        """Whether the assumed limit is the configured one, and no 429 is remembered."""
+        return (
+            now - self.refused_at >= WINDOW_S
+            and self.ceiling is None
+            and self._share(now) >= 1.0
+            and not self._of_others(now)
+        )
 
     def _of_others(self, now: float) -> float:
         return self.others * max(0.0, 1 - (now - self.others_at) / self.others_for_s)

@@ -33,9 +33,12 @@ from typing import NamedTuple
 
 from gateway.config import RateLimits, Route, Upstream
 from gateway.config.quantities import read_rate
+from gateway.config.rates import DEAR_OR_CHEAP
+from gateway.quota import windows
 from gateway.quota.windows import Limit, LimitTable, covers, most_nusd, not_priced, output_limit, unreserved
 from gateway.records import UPSTREAM, Call, Claim, Refused, Window, WindowStatus
 
+from .credentials import ANYONE, Asker
 from .learned_limits import Assumed, announced
 
 TOLERANCE = 1.5
@@ -75,6 +78,8 @@ class AdaptiveLimit(NamedTuple):
 INTERACTIVE = "interactive"
 MINUTE_US = 60_000_000
 
+LONG_PROMPT = 200_000
+
 RETRY_AFTER = "retry-after"
 """The period of a window that represents a pause that an upstream asked for; no store has it."""
 
@@ -96,12 +101,12 @@ class UpstreamLimitTable:
 
     def __init__(self, upstreams: Mapping[str, Upstream], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._assumed: dict[tuple[str, str, str, str | None], Assumed] = {}
+        self._assumed: dict[tuple[_Name, Asker], Assumed] = {}
         self.learning = frozenset(name for name, up in upstreams.items() if up.limits.is_any and up.limits.learn)
         """Upstreams whose limits are learned from their answers."""
         self.adaptive = frozenset(name for name, upstream in upstreams.items() if upstream.limits.adaptive)
         """Upstreams whose limits of parallel calls follow the time to the first token."""
-        self._adapted: dict[tuple[str, str, str, str | None], AdaptiveLimit] = {}
+        self._adapted: dict[_Name, AdaptiveLimit] = {}
         self._sole_key = frozenset(name for name, up in upstreams.items() if len(up.credentials) == 1)
         self._by_limit = frozenset(name for name, upstream in upstreams.items() if upstream.counts_output_limits)
         budgets = {name: upstream.quotas for name, upstream in upstreams.items() if upstream.quotas}
@@ -158,10 +163,11 @@ class UpstreamLimitTable:
         output = min(most, call.expected_output or most) if is_by_use else most
         tokens = call.params.prompt_tokens + output * call.params.candidates
         amounts = {"requests": requests, "tokens": tokens, "parallel": at_once}
-        windows = [self.window(limit, call.started) for limit in limits]
+        asker = asker_of(call)
+        found = [self.window(limit, call.started, asker) for limit in limits]
         if self._reserving and call.priority != INTERACTIVE:
-            windows = [_without_reserved(window, limit) for window, limit in zip(windows, limits, strict=True)]
-        return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in windows]) + budgets
+            found = [_without_reserved(window, limit) for window, limit in zip(found, limits, strict=True)]
+        return tuple([Claim(window, min(amounts[window.unit], window.limit)) for window in found]) + budgets
 
     def _spending(self, call: Call, upstream: str) -> tuple[Claim, ...]:
         """The most that a call spends, on the quotas of the upstream; more than there is where that is not known, so
@@ -188,10 +194,16 @@ class UpstreamLimitTable:
 
     def named(self, call: Call, place: Place) -> dict[str, int]:
         """The amounts that a call draws at a place, by window name, for the waiting room. If the call may not use the
-        reserved part of a window, the window has a second name, whose room is that of such calls alone. The pause that
-        the upstream may ask for is like a window."""
+        reserved part of a window, the window has a second name, whose room is that of such calls alone; so it has if
+        a limit is lowered for such calls alone. The pause that the upstream may ask for is like a window."""
         amounts = {claim.window.id: claim.amount for claim in place.claims}
-        amounts[_pause(place.route.upstream, place.route.model or call.params.model, place.key).id] = 1
+        upstream, model, asker = place.route.upstream, place.route.model or call.params.model, asker_of(call)
+        if self._assumed:
+            for limit in self._binding(upstream, model, place.key):
+                if any(each != ANYONE for each in self._states(limit, asker)):
+                    name = limit.window(call.started).id
+                    amounts[windows.own(name, "|".join(asker))] = amounts[name]
+        amounts |= {_pause(upstream, model, place.key, each).id: 1 for each in (ANYONE, asker)}
         if not self._reserving or call.priority == INTERACTIVE:
             return amounts
         return amounts | {unreserved(name): amounts[name] for name in amounts.keys() & self._reserving}
@@ -203,11 +215,22 @@ class UpstreamLimitTable:
             limits += keys[key]
         return [limit for limit in limits if limit.model is None or fnmatchcase(model, limit.model)]
 
-    def window(self, limit: Limit, started: float) -> Window:
-        """The window of a limit with its assumed value."""
+    def _states(self, limit: Limit, asker: Asker | None) -> dict[Asker, Assumed]:
+        """The learned states of a limit for such calls: for all, and for those of a caller or service alone. None:
+        for any calls."""
+        name = _name(limit)
+        if asker is None:
+            return {of: each for (of_name, of), each in self._assumed.items() if of_name == name}
+        caller, service = asker
+        askers = {ANYONE, Asker(caller), Asker("", service), asker}
+        return {each: self._assumed[name, each] for each in askers if (name, each) in self._assumed}
+
+    def window(self, limit: Limit, started: float, asker: Asker | None = None) -> Window:
+        """The window of a limit with the value that is assumed for such calls; None: the lowest of any."""
         window = limit.window(started)
-        if self._assumed and (assumed := self._assumed.get(_name(limit))) is not None:
-            window = window._replace(limit=assumed.limit(limit.limit, self._clock()))
+        if self._assumed and (states := self._states(limit, asker)):
+            now = self._clock()
+            window = window._replace(limit=min([each.limit(limit.limit, now) for each in states.values()]))
         if self.adaptive and limit.unit == "parallel" and self._is_adaptive(limit):
             adapted = self._adapted.get(_name(limit), AdaptiveLimit())
             window = window._replace(limit=min(window.limit, int(adapted.limit)))
@@ -225,10 +248,19 @@ class UpstreamLimitTable:
                 before = self._adapted.get(_name(limit), AdaptiveLimit())
                 self._adapted[_name(limit)] = before.after(seconds, under_way[window.id], limit.limit)
 
-    def refused(self, upstream: str, model: str, key: int | None) -> None:
-        """Record an answer 429 to a request for this model."""
-        for limit in self._binding(upstream, model, key):
-            self._assumed[_name(limit)] = self._assumed.get(_name(limit), Assumed()).refused(self._clock())
+    def refused(
+        self, upstream: str, model: str, key: int | None, asker: Asker = ANYONE, has_room: bool | None = None
+    ) -> None:
+        """Record an answer 429 to such a request for this model. It lowers the limits for its caller and service; for
+        other callers if they are refused, too, or nothing remains."""
+        now, shared = self._clock(), asker._replace(caller="")
+        self._assumed = {name: each for name, each in self._assumed.items() if not each.is_plain(now)}
+        for name in map(_name, self._binding(upstream, model, key)):
+            self._assumed[name, asker] = self._assumed.get((name, asker), Assumed()).refused(now)
+            if asker.caller and not has_room:
+                of_all = self._assumed.get((name, shared), Assumed())
+                is_empty = has_room is False and not asker.service
+                self._assumed[name, shared] = of_all.refused(now) if is_empty else of_all.refused_to(asker.caller, now)
 
     def heard(
         self,
@@ -237,19 +269,21 @@ class UpstreamLimitTable:
         key: int | None,
         header: Callable[[str], str | None],
         used: Mapping[str, int] = {},
+        asker: Asker = ANYONE,
     ) -> None:
         """Record the headers of an answer to a request for this model; they describe limits of its API key. `used`:
-        what calls had used of windows when the request was reserved, as far as that is known."""
-        announced_limits = announced(header)
+        what calls had used of windows when the request was reserved, as far as that is known. Those of a service beside
+        the ordinary one may be about limits of its own."""
+        announced_limits, of = announced(header), asker._replace(caller="")
         for limit in self._binding(upstream, model, key) if announced_limits else ():
             is_of_key = "#" in limit.scope or upstream in self._sole_key
             if limit.unit in announced_limits and limit.period_us == MINUTE_US and is_of_key:
-                before, now = self._assumed.get(_name(limit), Assumed()), self._clock()
+                before, now = self._assumed.get((_name(limit), of), Assumed()), self._clock()
                 after = before.heard(announced_limits[limit.unit], limit.limit, used.get(limit.window(0).id), now)
                 if after.is_plain(now):
-                    self._assumed.pop(_name(limit), None)
+                    self._assumed.pop((_name(limit), of), None)
                 else:
-                    self._assumed[_name(limit)] = after
+                    self._assumed[_name(limit), of] = after
 
     def every(self) -> Iterator[tuple[str, Limit]]:
         """All limits, with the upstream of each."""
@@ -276,9 +310,17 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
     ])  # fmt: skip
 
 
-def paused(upstream: str, model: str, key: int | None, wait_s: float) -> Refused:
+def asker_of(call: Call) -> Asker:
+    """Whose call it is, and for which services beside the ordinary one: these have limits of their own, as flex of
+    OpenAI, fast mode of Anthropic and its prompts of more than 200,000 tokens (their pages on rate limits)."""
+    asked = {part for variant in windows.variants_of(call.params) for part in variant.split("-")}
+    services = [*sorted(asked & DEAR_OR_CHEAP), *(("long",) if call.params.prompt_tokens > LONG_PROMPT else ())]
+    return Asker(call.key.id, "-".join(services))
+
+
+def paused(upstream: str, model: str, key: int | None, wait_s: float, asker: Asker) -> Refused:
     """The refusal of a call whose upstream asked by a Retry-After for a pause of `wait_s` before such calls."""
-    return Refused(WindowStatus(_pause(upstream, model, key), 1, 0, round(wait_s * 1e6)), 1, round(wait_s * 1e6))
+    return Refused(WindowStatus(_pause(upstream, model, key, asker), 1, 0, round(wait_s * 1e6)), 1, round(wait_s * 1e6))
 
 
 def with_end(refused: Refused) -> Refused:
@@ -293,12 +335,17 @@ def is_spent(refused: Refused) -> bool:
     return bool(status.window.starts) and status.used + refused.asked > status.window.limit
 
 
-def _pause(upstream: str, model: str, key: int | None) -> Window:
+def _pause(upstream: str, model: str, key: int | None, asker: Asker) -> Window:
     scope = f"{UPSTREAM}{upstream}" if key is None else f"{UPSTREAM}{upstream}#{key + 1}"
-    return Window(f"{scope}|requests|{RETRY_AFTER}|{model}|", scope, "requests", RETRY_AFTER, model, 1)
+    name = f"{scope}|requests|{RETRY_AFTER}|{model}|"
+    window = Window(name, scope, "requests", RETRY_AFTER, model, 1)
+    return window if asker == ANYONE else window._replace(id=windows.own(f"{name}of", "|".join(asker)))
 
 
-def _name(limit: Limit) -> tuple[str, str, str, str | None]:
+_Name = tuple[str, str, str, str | None]
+
+
+def _name(limit: Limit) -> _Name:
     return limit.scope, limit.unit, limit.per, limit.model
 
 

@@ -30,6 +30,7 @@ from gateway.wings import parts
 
 from .connection import Head
 from .error_shapes import error_of, normal
+from .learned_limits import has_room
 from .refusal import cleaned, shown, unwrapped
 
 _ID_HEADERS = ("x-oneapi-request-id", "x-request-id", "request-id")
@@ -222,6 +223,7 @@ def judge(
             upstream, Phase.REFUSED, row.fault, detail, head.status,
             _retry_delay_s(error) if (wait_s := retry_after_s(head, now)) is None else wait_s,
             is_of_credential=row.is_of_credential, message=_first_line(row, error, hide),
+            has_room=has_room(head.get),
         )  # fmt: skip
     is_known = head.status in RELAYED or row.message is not None
     return shown(head.status if is_known else 400, error or {}, hide, detail=detail)

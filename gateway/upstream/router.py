@@ -21,9 +21,9 @@ from gateway.config import Config, Route, is_pattern
 from gateway.records import Call, Failure, Phase, Refused
 
 from . import stickiness
-from .credentials import CREDENTIAL_FAULTS, Grade
+from .credentials import ANYONE, CREDENTIAL_FAULTS, Asker, Grade
 from .health import AttemptHandle, Health, Show
-from .limits import Place, UpstreamLimitTable, paused
+from .limits import Place, UpstreamLimitTable, asker_of, paused
 from .retry_policy import FailedAttempt
 
 
@@ -56,16 +56,16 @@ class Router:
         routes: Sequence[Route],
         model: str,
         affinity: bytes | None = None,
-        caller: str = "",
+        asker: Asker = ANYONE,
         *,
         is_firm: bool = False,
     ) -> Sequence[Route]:
-        """The routes that a call of `caller` for `model` may use now, the best first; with an `affinity`, always in its
-        order, also under load if that `is_firm`."""
+        """The routes that such a call for `model` may use now, the best first; with an `affinity`, always in its order,
+        also under load if that `is_firm`."""
         if len(routes) == 1 and self.health[routes[0].upstream].is_healthy:
             return routes
         now = self._clock()
-        graded = [(self.health[route.upstream].grade(route.model or model, now, caller), route) for route in routes]
+        graded = [(self.health[route.upstream].grade(route.model or model, now, asker), route) for route in routes]
         found = self._order([route for grade, route in graded if grade is Grade.HEALTHY], affinity, is_firm)
         if len(found) < len(routes):
             found += self._order([route for grade, route in graded if grade is Grade.DEGRADED], affinity, is_firm)
@@ -88,7 +88,7 @@ class Router:
             keys: Sequence[int | None] = (None,)
             if limits.binds_keys(route.upstream):
                 credentials = self.health[route.upstream].credentials
-                keys = credentials.in_order(route.model or call.params.model, now, call.affinity)
+                keys = credentials.in_order(route.model or call.params.model, now, call.affinity, asker_of(call))
             found += [
                 Place(route, key, limits.claims(call, route, key, requests=requests, at_once=at_once)) for key in keys
             ]
@@ -98,18 +98,25 @@ class Router:
         """The refusal of a place whose upstream asked by a Retry-After not to be sent such calls yet, or this call
         before `back_at`; None: it may be sent."""
         route, key, _ = place
-        model = route.model or call.params.model
-        wait_s = max(self.health[route.upstream].pause_s(model, key), back_at - self._clock() if back_at else 0.0)
-        return paused(route.upstream, model, key, wait_s) if wait_s > 0 else None
+        model, health, asker = route.model or call.params.model, self.health[route.upstream], asker_of(call)
+        shared_s = health.pause_s(model, key)
+        wait_s = max(health.pause_s(model, key, asker), back_at - self._clock() if back_at else 0.0)
+        of = asker if wait_s > shared_s else ANYONE
+        return paused(route.upstream, model, key, wait_s, of) if wait_s > 0 else None
 
     def next_key(
-        self, route: Route, model: str, tried: Sequence[FailedAttempt], affinity: bytes | None = None
+        self,
+        route: Route,
+        model: str,
+        tried: Sequence[FailedAttempt],
+        affinity: bytes | None = None,
+        asker: Asker = ANYONE,
     ) -> int | None:
         """The API key for another attempt on this route, where these have limits of their own."""
         if not self.limits.binds_keys(route.upstream):
             return None
         credentials, now = self.health[route.upstream].credentials, self._clock()
-        return credentials.take(route.model or model, now, _used_keys(route, tried), affinity)
+        return credentials.take(route.model or model, now, _used_keys(route, tried), affinity, asker)
 
     def count(self, route: Route, model: str, tried: Sequence[FailedAttempt] = ()) -> None:
         """Count an attempt of a call with these earlier attempts in the retry budget.
@@ -130,19 +137,19 @@ class Router:
         tried: Sequence[FailedAttempt] = (),
         key: int | None = None,
         affinity: bytes | None = None,
-        caller: str = "",
+        asker: Asker = ANYONE,
     ) -> AttemptHandle:
         """Begin an attempt on this route, of a call with these earlier attempts; with this API key, if one is given."""
         used = _used_keys(route, tried) if tried else ()
-        return self.health[route.upstream].begin(route.model or model, used, key, affinity, caller)
+        return self.health[route.upstream].begin(route.model or model, used, key, affinity, asker)
 
-    def with_other_credential(self, model: str, tried: Sequence[FailedAttempt], caller: str = "") -> set[Route]:
-        """Routes that refused a key of this call and have another one available for its caller."""
+    def with_other_credential(self, model: str, tried: Sequence[FailedAttempt], asker: Asker = ANYONE) -> set[Route]:
+        """Routes that refused a key of this call and have another one available."""
         last = {each.route: each.failure for each in tried}
         now, found = self._clock(), set()
         for route in [route for route, failure in last.items() if failure.fault in CREDENTIAL_FAULTS]:
             used = [each.key for each in tried if each.route.upstream == route.upstream]
-            grade = self.health[route.upstream].credentials.grade(route.model or model, now, used, caller)
+            grade = self.health[route.upstream].credentials.grade(route.model or model, now, used, asker)
             if grade is not Grade.UNAVAILABLE:
                 found.add(route)
         return found
@@ -152,10 +159,10 @@ class Router:
         now = self._clock()
         return {each.route.upstream for each in tried if self.health[each.route.upstream].budget.is_spent(now)}
 
-    def unavailable_reason(self, routes: Sequence[Route], model: str) -> Failure:
+    def unavailable_reason(self, routes: Sequence[Route], model: str, asker: Asker = ANYONE) -> Failure:
         """Why there is no candidate: the reason of the route that may be available first."""
         now = self._clock()
-        reasons = [self.health[route.upstream].unavailable_reason(route.model or model, now) for route in routes]
+        reasons = [self.health[each.upstream].unavailable_reason(each.model or model, now, asker) for each in routes]
         return min(reasons, key=lambda failure: failure.retry_after_s or 0.0)
 
     def _in_flight(self, route: Route) -> int:

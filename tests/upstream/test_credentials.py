@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gateway.records import Failure, Fault, Phase
+from gateway.upstream.circuit_breaker import WINDOW_S
 from gateway.upstream.credentials import (
+    ANYONE,
     COOLDOWN_S,
     LAST_KEY_COOLDOWN_S,
     MAX_COOLDOWNS,
@@ -16,6 +18,7 @@ from gateway.upstream.credentials import (
     SOLE_KEY_UNAVAILABLE_AFTER,
     TRIAL_S,
     UNAVAILABLE_AFTER,
+    Asker,
     Credentials,
     Grade,
 )
@@ -33,7 +36,7 @@ def refuse(
 ) -> None:
     """Report this failure for a number of attempts, one after the other."""
     for _ in range(times):
-        keys.refused(place, "m", failure, now, now, caller)
+        keys.refused(place, "m", failure, now, now, Asker(caller))
 
 
 def test_keys_are_used_in_turn() -> None:
@@ -86,6 +89,85 @@ def test_after_a_pause_one_call_at_a_time_is_sent_until_one_is_accepted() -> Non
     assert keys.pause_s("m", NOW + 5 + TRIAL_S) == TRIAL_S
     keys.accepted(0, "m", NOW + 5)
     assert keys.pause_s("m", NOW + 5 + TRIAL_S) == 0
+
+
+ALICE, BOB, CAROL = Asker("alice"), Asker("bob"), Asker("carol")
+
+
+def pauses(keys: Credentials, now: float, *askers: Asker) -> list[float]:
+    return [keys.pause_s("m", now, 0, asker) for asker in askers]
+
+
+def limited(keys: Credentials, now: float, asker: Asker, seconds: float, *, has_room: bool | None = None) -> None:
+    keys.refused(0, "m", replace(LIMITED, retry_after_s=seconds, has_room=has_room), now, now, asker)
+
+
+def test_a_429_pauses_its_caller_and_all_while_two_are_paused() -> None:
+    keys = Credentials(1)
+    limited(keys, NOW, ALICE, 60)
+    assert pauses(keys, NOW, ALICE, BOB, ANYONE) == [60, 0, 0]
+    limited(keys, NOW + 1, BOB, 9)
+    assert pauses(keys, NOW + 1, ALICE, BOB, CAROL, ANYONE) == [59, 9, 9, 9]  # not 59: one caller's word
+    limited(keys, NOW + 2, ALICE, 600)
+    assert pauses(keys, NOW + 2, ALICE, BOB, CAROL) == [600, 8, 8]
+    limited(keys, NOW + 11, CAROL, 30)
+    assert pauses(keys, NOW + 11, ALICE, BOB, CAROL) == [591, 30, 30]
+    limited(keys, NOW + 12, ALICE, 5)
+    assert pauses(keys, NOW + 12, BOB) == [29]
+
+
+def test_after_a_pause_for_all_another_one_needs_two_refusals() -> None:
+    keys = Credentials(1)
+    for asker in (ALICE, BOB):
+        limited(keys, NOW, asker, 60)
+    limited(keys, NOW + 60, ALICE, 60)
+    assert pauses(keys, NOW + 60, ALICE, CAROL) == [60, 0]
+    limited(keys, NOW + 60, CAROL, 60)
+    assert pauses(keys, NOW + 60, ALICE, BOB) == [60, 60]
+
+
+def test_refusals_of_calls_that_ran_together_count_once_for_each_caller() -> None:
+    keys = Credentials(1)
+    for asker in (ALICE, ALICE, BOB, BOB, CAROL):
+        keys.refused(0, "m", LIMITED, NOW - 1, NOW, asker)
+    assert pauses(keys, NOW, ALICE, ANYONE) == [5, 5]
+    assert {asker.caller: cooldown.refusals for (_, _, asker), cooldown in keys.cooldowns.items()} == {
+        "alice": 1, "bob": 1, "carol": 1, "": 1,
+    }  # fmt: skip
+
+
+def test_headers_show_whom_a_429_concerns() -> None:
+    keys = Credentials(1)
+    for asker in (ALICE, BOB):
+        limited(keys, NOW, asker, 60, has_room=True)
+    assert pauses(keys, NOW, ALICE, BOB, CAROL) == [60, 60, 0]
+    limited(keys, NOW, CAROL, 60)  # it is the first one without room
+    assert pauses(keys, NOW, ANYONE) == [0]
+    limited(keys, NOW + 1, ALICE, 60, has_room=False)
+    assert pauses(keys, NOW + 1, ANYONE) == [60]
+
+
+def test_a_429_of_a_service_is_about_that_service() -> None:
+    keys = Credentials(1)
+    flex = [asker._replace(service="flex") for asker in (ALICE, BOB, CAROL)]
+    for asker in flex[:2] * SOLE_KEY_UNAVAILABLE_AFTER:
+        limited(keys, NOW, asker, 60, has_room=False)
+    assert pauses(keys, NOW, *flex, ALICE, BOB, ALICE._replace(service="fast")) == [60, 60, 60, 0, 0, 0]
+    assert keys.grade("m", NOW, asker=ALICE) is Grade.HEALTHY
+    keys.accepted(0, "m", NOW + 1, ALICE)
+    assert pauses(keys, NOW + 1, flex[0]) == [59]
+    limited(keys, NOW + 1, ALICE, 5)
+    limited(keys, NOW + 1, BOB, 5)
+    assert pauses(keys, NOW + 1, CAROL._replace(service="fast")) == [5]  # of ordinary calls it is about all
+
+
+def test_a_caller_that_never_returns_is_forgotten() -> None:
+    keys = Credentials(1)
+    limited(keys, NOW, ALICE, 60)
+    keys.accepted(0, "m", NOW + 60, BOB)
+    assert keys.cooldowns
+    keys.accepted(0, "m", NOW + 60 + WINDOW_S, BOB)
+    assert not keys.cooldowns
 
 
 OWN = replace(UNKNOWN, is_of_credential=True)
@@ -171,17 +253,17 @@ def test_only_key_is_barred_when_it_is_certain(failure: Failure) -> None:
     assert rest.fault is failure.fault
 
 
-@pytest.mark.parametrize("failure", [FORBIDDEN, SPENT, LIMITED, replace(SPENT, is_of_credential=True)], ids=str)
+@pytest.mark.parametrize("failure", [FORBIDDEN, SPENT, replace(SPENT, is_of_credential=True)], ids=str)
 @pytest.mark.parametrize("number", [1, 2])
 def test_refusals_of_one_caller_bar_no_other(failure: Failure, number: int) -> None:
     keys = Credentials(number)
     for place in range(number):
         refuse(keys, failure, place, times=2 * SOLE_KEY_UNAVAILABLE_AFTER, caller="alice")
-    grades = [keys.grade("m", NOW, (), caller) for caller in ("alice", "bob", "")]
+    grades = [keys.grade("m", NOW, (), Asker(caller)) for caller in ("alice", "bob", "")]
     assert grades == [Grade.UNAVAILABLE, Grade.DEGRADED, Grade.UNAVAILABLE]
     for place in range(number):
         refuse(keys, failure, place, caller="bob")
-    assert keys.grade("m", NOW, (), "carol") is Grade.UNAVAILABLE
+    assert keys.grade("m", NOW, (), Asker("carol")) is Grade.UNAVAILABLE
 
 
 def test_of_several_keys_it_is_certain_sooner() -> None:

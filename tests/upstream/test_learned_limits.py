@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from gateway.api.json_document import parse
 from gateway.config import Route
-from gateway.upstream.learned_limits import Announced, Assumed, announced
-from gateway.upstream.limits import UpstreamLimitTable
+from gateway.upstream.circuit_breaker import WINDOW_S
+from gateway.upstream.credentials import Asker
+from gateway.upstream.learned_limits import Announced, Assumed, announced, has_room
+from gateway.upstream.limits import LONG_PROMPT, UpstreamLimitTable, asker_of
 
 from .test_limits import a_call, config
+
+FULL = {
+    "x-ratelimit-limit-requests": "50", "x-ratelimit-remaining-requests": "49", "x-ratelimit-limit-tokens": "30000",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -125,6 +133,107 @@ def test_a_table_lowers_the_limits_of_the_request_only() -> None:
     assert [table.window(limit, 1.0).limit for _, limit in table.every()] == [70, 35, 60]
     clock.now += 60
     assert [limit for _, limit in limits(table)] == [100, 50]
+
+
+CALLERS = ALICE, BOB, CAROL = Asker("alice"), Asker("bob"), Asker("carol")
+
+
+def lowest(table: UpstreamLimitTable, *askers: Asker) -> list[int]:
+    (limit,) = [limit for _, limit in table.every()]
+    return [table.window(limit, 1.0, asker).limit for asker in askers]
+
+
+def test_refusals_of_one_caller_lower_its_own_limit() -> None:
+    clock = Clock()
+    table = UpstreamLimitTable(config(requests="100/min").upstreams, clock)
+    for _ in range(20):
+        table.refused("a", "m", 0, ALICE)
+        clock.now += 1
+    assert lowest(table, *CALLERS) == [3, 100, 100]
+    table.refused("a", "m", 0, BOB)
+    clock.now += 1
+    for _ in range(20):
+        table.refused("a", "m", 0, ALICE)  # the first one comes after that of another caller
+        clock.now += 1
+    assert lowest(table, BOB, CAROL) == [70, 70]
+    (limit,) = [limit for _, limit in table.every()]
+    assert table.window(limit, 1.0).limit == 3  # reports have the lowest
+    clock.now += 200
+    assert lowest(table, *CALLERS) == [100, 100, 100]
+
+
+def test_refusals_of_many_callers_lower_the_limit_of_all() -> None:
+    clock = Clock()
+    table = UpstreamLimitTable(config(requests="100/min").upstreams, clock)
+    for number in range(20):
+        table.refused("a", "m", 0, Asker(f"k-{number}"))
+        clock.now += 1
+    assert lowest(table, CAROL) == [3]
+
+
+def test_refusals_that_are_far_apart_are_no_evidence() -> None:
+    clock = Clock()
+    table = UpstreamLimitTable(config(requests="100/min").upstreams, clock)
+    for asker in (ALICE, BOB):
+        table.refused("a", "m", 0, asker)
+        clock.now += WINDOW_S
+    assert lowest(table, CAROL) == [100]
+
+
+@pytest.mark.parametrize(
+    ("asker", "has_room", "lowered"),
+    [
+        (ALICE, False, [70, 70]), (ALICE, True, [70, 100]), (ALICE, None, [70, 100]),
+        (ALICE._replace(service="flex"), False, [100, 100]), (Asker(), None, [70, 70]),
+    ],
+)  # fmt: skip
+def test_whose_limit_a_429_lowers(asker: Asker, has_room: bool | None, lowered: list[int]) -> None:
+    table = UpstreamLimitTable(config(requests="100/min").upstreams, Clock())
+    table.refused("a", "m", 0, asker, has_room)
+    assert lowest(table, ALICE, BOB) == lowered
+
+
+def test_answers_of_a_service_are_about_that_service() -> None:
+    flex = ALICE._replace(service="flex")
+    table = UpstreamLimitTable(config(per_key={"requests": "100/min"}).upstreams, Clock())
+    table.heard("a", "m", 0, {"x-ratelimit-limit-requests": "9"}.get, {}, flex)
+    every = [limit for _, limit in table.every()]
+    assert [table.window(every[0], 1.0, asker).limit for asker in (flex, BOB._replace(service="flex"), BOB)] == [
+        9,
+        9,
+        100,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "found"),
+    [
+        ({}, None),
+        ({"anthropic-ratelimit-requests-remaining": "0"}, False),
+        ({"anthropic-ratelimit-requests-limit": "50", "anthropic-ratelimit-requests-remaining": "49"}, None),
+        ({**FULL, "x-ratelimit-remaining-tokens": "0"}, False),
+        ({**FULL, "x-ratelimit-remaining-tokens": "3000"}, None),
+        ({**FULL, "x-ratelimit-remaining-tokens": "3001"}, True),
+        ({"x-ratelimit-remaining-requests": "49", "x-ratelimit-remaining-tokens": "3001"}, None),
+    ],
+)
+def test_has_room(headers: dict[str, str], found: bool | None) -> None:
+    assert has_room(headers.get) is found
+
+
+@pytest.mark.parametrize(
+    ("body", "service"),
+    [
+        ({}, ""), ({"service_tier": "auto"}, ""), ({"service_tier": "flex"}, "flex"), ({"speed": "fast"}, "fast"),
+        ({"service_tier": "SERVICE_TIER_PRIORITY"}, "priority"), ({"service_tier": "made up"}, ""),
+        ({"speed": "fast", "inference_geo": "us"}, "fast-us"), ({"fallbacks": [{"speed": "fast"}]}, "fast"),
+    ],
+)  # fmt: skip
+def test_the_service_that_a_call_asks_for(body: dict[str, Any], service: str) -> None:
+    call = a_call()
+    asking = call._replace(params=call.params._replace(document=parse(json.dumps({"model": "m", **body}).encode())))
+    assert asker_of(asking) == Asker("k", service)
+    assert asker_of(a_call(LONG_PROMPT + 1)) == Asker("k", "long")
 
 
 def test_headers_are_about_one_key() -> None:

@@ -107,8 +107,9 @@ def test_what_is_reserved_is_for_interactive_calls() -> None:
         claims = some.claims(call, A)
         assert drawn(claims)[1:] == [(whole, limits[0], 1), (of_model, limits[1], 1)]
         amounts = {"upstream:a|requests|second||": 1, whole: 1, of_model: 1}
+        pauses = {"upstream:a|requests|retry-after|m|": 1, "upstream:a|requests|retry-after|m|of|own|k|": 1}
         more = {} if priority == "interactive" else {unreserved(whole): 1, unreserved(of_model): 1}
-        assert some.named(call, Place(A, None, claims)) == amounts | more | {"upstream:a|requests|retry-after|m|": 1}
+        assert some.named(call, Place(A, None, claims)) == amounts | more | pauses
     adaptive = table(parallel=40, reserved=9, adaptive=True)  # begins at 4
     assert [limit for _, limit, _ in drawn(adaptive.claims(a_call(), A))] == [1]
 

@@ -16,6 +16,7 @@ from gateway.records import Call, Failure
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.upstream.credentials import Grade
+from gateway.upstream.limits import asker_of
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
 
@@ -66,7 +67,7 @@ class Hedge(Layer):
         other = beside(router, open_routes, call, {active.route, *[each.route for each in active.tried]})
         if other is None:
             return False
-        key = router.next_key(other, call.params.model, active.tried)
+        key = router.next_key(other, call.params.model, active.tried, None, asker_of(call))
         try:
             refused = await active.log.reservation.extend_for_hedge(router.limits.claims(call, other, key))
         except Unavailable:
@@ -94,12 +95,12 @@ def note_first_byte(router: Router, call: Call, route: Route, seconds: float) ->
 def beside(router: Router, routes: Sequence[Route], call: Call, tried: Collection[Route]) -> Route | None:
     """The best healthy route for an attempt beside a running one: not one of those `tried`, on another upstream if
     there is one, and with retry budget left at its upstream, in which it counts."""
-    model, been = call.params.model, {route.upstream for route in tried}
+    model, asker, been = call.params.model, asker_of(call), {route.upstream for route in tried}
     found = []
-    for route in router.candidates(routes, model):
+    for route in router.candidates(routes, model, None, asker):
         health = router.health[route.upstream]
         now = health.clock()
-        is_healthy = health.grade(route.model or model, now) is Grade.HEALTHY
+        is_healthy = health.grade(route.model or model, now, asker) is Grade.HEALTHY
         if route not in tried and is_healthy and not health.budget.is_spent(now):
             found.append(route)
     best = min(found, key=lambda route: route.upstream in been, default=None)

@@ -21,8 +21,8 @@ from math import ceil, inf
 from typing import Literal, NamedTuple, Protocol
 
 from gateway.pipeline.services import Exchange
-from gateway.quota.windows import is_of_upstream, unreserved
-from gateway.records import Refused, WindowStatus
+from gateway.quota.windows import is_of_upstream, is_own, named_window, unreserved
+from gateway.records import Refused, Window, WindowStatus
 from gateway.store import StoreUnavailable
 from gateway.tasks import Tasks
 
@@ -372,7 +372,7 @@ class Line:
         full for longer than the call may wait."""
         since = self._loop.time() - KNOWN_S
         return any(
-            name not in self._blocked and self._asked_at.get(name, -inf) < since
+            name not in self._blocked and self._asked_at.get(name, -inf) < since and not is_own(name)
             for place in call.windows
             for name in place
         )
@@ -433,22 +433,22 @@ class Line:
         self._note_asked(call)
         for refused in refusals:
             window = refused.window_status.window
-            if window.period_us and refused.retry_after_us is not None:
+            if window.period_us and refused.retry_after_us is not None and not _own_of(window, call):
                 left = refused.asked - refused.retry_after_us * window.limit / window.period_us
                 self._promises.note(window, left, self._loop.time())
             if waits_on or window.unit != "tokens":  # for fewer tokens there may be room now
                 self._block(call, refused)
 
     def _block(self, call: Waiting, refused: Refused) -> None:
-        """Let no call ask for this window before it has room, or none that may not take what is reserved, if this one
-        may not."""
+        """Let no call ask for this window before it has room; or none that may not take what is reserved, if this one
+        may not; or none for which it is lowered alone."""
         window = refused.window_status.window
         name = unreserved(window.id)
         is_reserving = any(name in place for place in call.windows)
-        name = name if is_reserving else window.id
+        name = _own_of(window, call) or (name if is_reserving else window.id)
         known = self._known[name] = _Known(refused, self._loop.time())
         self._blocked[name] = known.room_at(refused.asked)
-        if is_reserving or window.model is not None:
+        if is_reserving or window.model is not None or is_own(name):
             self._of_some.add(name)
 
     def note_grant(self, call: Waiting, statuses: Collection[WindowStatus]) -> None:
@@ -459,7 +459,8 @@ class Line:
         """
         self._note_asked(call)
         for status in statuses:
-            self._promises.note(status.window, status.remaining, self._loop.time())
+            if not _own_of(status.window, call):
+                self._promises.note(status.window, status.remaining, self._loop.time())
             if not status.remaining:
                 window = status.window
                 self._block(call, Refused(status, 1, window.period_us // window.limit))
@@ -469,9 +470,8 @@ class Line:
 
     def freed(self, windows: Collection[str]) -> None:
         """These windows may have room again."""
-        for name in windows:
-            self._blocked.pop(name, None)
-            self._blocked.pop(unreserved(name), None)
+        for name in [each for each in self._blocked if each in windows or named_window(each) in windows]:
+            del self._blocked[name]
         self.give_turns()
 
     def give_turns(self) -> None:
@@ -618,6 +618,12 @@ class Line:
     def _is_blocked_for_some(self, call: Waiting) -> bool:
         blocked = self._of_some & self._blocked.keys()
         return bool(blocked) and all(not blocked.isdisjoint(place) for place in call.windows)
+
+
+def _own_of(window: Window, call: Waiting) -> str:
+    """The name of a window for such calls alone; empty: its limit is that of all calls."""
+    names = [name for place in call.windows for name in place if is_own(name) and named_window(name) == window.id]
+    return names[0] if names else ""
 
 
 def _is_full(refusals: Sequence[Refused]) -> bool:

@@ -31,7 +31,7 @@ from gateway.relay.charge import Ending
 from gateway.upstream.ask import cleaned_body
 from gateway.upstream.credentials import position_of
 from gateway.upstream.health import AttemptHandle
-from gateway.upstream.limits import Place
+from gateway.upstream.limits import Place, asker_of
 from gateway.upstream.retry_policy import FailedAttempt
 
 from . import formats as realtime
@@ -180,7 +180,7 @@ async def open_session(
     """
     routes = able.fitting(call.model, call.endpoint, call.params, services.config.upstreams)
     router = services.router
-    candidates = router.candidates(routes, call.params.model, call.affinity, call.key.id)
+    candidates = router.candidates(routes, call.params.model, call.affinity, asker_of(call))
     places = router.places(call, candidates, lambda route: (1, 1)) if router.limits.is_any else []
     drawn = [place._replace(claims=_parallel(place.claims)) for place in places]
     if call.tags:
@@ -193,7 +193,7 @@ async def open_session(
         reserved()
         session = await _connect(log, candidates, reservation.place, services, protocols, admit, held, stack)
         if session is None:
-            last = router.unavailable_reason(routes, call.params.model)
+            last = router.unavailable_reason(routes, call.params.model, asker_of(call))
             raise UpstreamFailed.after(last)
         yield session
 
@@ -209,18 +209,22 @@ async def _connect(
     stack: AsyncExitStack,
 ) -> RealtimeSession | None:
     """Try one route after the other. None: there is none. Raises the last failure, or a refusal."""
-    call, router = log.call, services.router
+    call, router, asker = log.call, services.router, asker_of(log.call)
     tried: list[FailedAttempt] = []
     first = [route for route in candidates if place is not None and route == place.route]
     for route in [*first, *[each for each in candidates if each not in first]][: call.model.max_attempts]:
-        key = place.key if place is not None and not tried else router.next_key(route, call.params.model, tried)
+        key = (
+            place.key
+            if place is not None and not tried
+            else router.next_key(route, call.params.model, tried, None, asker)
+        )
         if tried and router.limits.is_any:
             claims = _parallel(router.limits.claims(call, route, key))
             if (refused := await log.reservation.extend(claims)) is not None:
                 tried.append(FailedAttempt(route, limit_failure(refused), key or 0))
                 continue
         router.count(route, call.params.model, tried)
-        handle = router.begin(route, call.params.model, tried, key, caller=call.key.id)
+        handle = router.begin(route, call.params.model, tried, key, asker=asker)
         result = await _attempt(log, route, handle, services, protocols, admit, held, stack)
         if isinstance(result, RealtimeSession):
             return result
