@@ -315,7 +315,8 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
         """Lock names, each for the given seconds from now, so that one of all workers does the work of a name. Returns
         for how many seconds each is still locked by another holder; 0: it is `holder`'s now.
 
-        A holder may lock again for a longer or shorter time; 0 seconds release the name. A lock that a server loses is
+        A holder may lock again for a longer or shorter time; 0 seconds release the name. A lock that a clock has made
+        that was ahead is free to those who want it for longer than 0 seconds. A lock that a server loses is
         free. Raises `StoreUnavailable`: then the names may have been locked or not.
         """
 
@@ -338,6 +339,13 @@ class Store(WindowReader, ReportReader, KeyStore, RequestStore, BondStore, Proto
 
     async def close(self) -> None: ...
 
+
+FAR_BEHIND_US = 60_000_000
+"""No correction of a clock goes back so far, unless it was wrong."""
+
+CLAIMS_KEPT_S = 30 * 86_400
+"""How long a claim is kept after its end: a clock that was ahead has not ended it, and one look of retention goes a day
+too far then."""
 
 SILENT_S = 60
 """Seconds without a batch after which a worker counts as dead. A gateway that alone cannot reach the store for less

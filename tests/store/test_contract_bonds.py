@@ -11,9 +11,12 @@ from gateway.records import Bond
 from gateway.store import Store
 from gateway.store import bonds as under_test
 from gateway.store.redis import bonds as redis_bonds
+from gateway.store.redis.store import RedisStore
 from gateway.store.sqlite import bonds as sqlite_bonds
 
+from .changes import Clock
 from .conftest import OpensStores
+from .worker import Worker, pass_days
 
 NOW = time.time()
 
@@ -57,12 +60,29 @@ async def test_tokens_of_a_conversation_add_up(store: Store, open_store: OpensSt
     await store.remove_bond(first)
 
 
-async def test_it_ends_after_its_time(store: Store) -> None:
-    await store.add_bond(bond(), NOW)
-    assert await store.find_bond("resp_1", NOW + under_test.BOND_KEPT_S - 2)
-    assert await store.find_bond("resp_1", NOW + under_test.BOND_KEPT_S + 2) is None
-    await store.add_bond(bond(2), NOW + under_test.BOND_KEPT_S + 2)
-    assert await store.find_bond("resp_1", NOW) is None  # deleted
+@pytest.mark.parametrize("deleted_by", ["alice", "bob"])
+async def test_it_ends_after_its_time(store: Store, worker: Worker, clock: Clock, deleted_by: str) -> None:
+    """It is deleted when it is old by the clock of retention, too, in Redis also if its key has no new ones."""
+    now = clock.now
+    await worker.send()
+    await store.add_bond(bond(), now)
+    assert await store.find_bond("resp_1", now + under_test.BOND_KEPT_S - 2)
+    assert await store.find_bond("resp_1", now + under_test.BOND_KEPT_S + 2) is None
+    await store.add_bond(bond(2, key="bob"), now + under_test.BOND_KEPT_S + 2)
+    assert await store.find_bond("resp_1", now)
+    await pass_days(worker, clock, under_test.BOND_KEPT_S // 86_400 + 2)
+    await store.add_bond(bond(3, key=deleted_by), clock.now)
+    assert await store.find_bond("resp_1", now) is None
+    assert await store.find_bond("resp_2", now)
+
+
+async def test_redis_deletes_many_bonds_some_at_a_time(store: Store, worker: Worker, clock: Clock) -> None:
+    for number in range(230):
+        await store.add_bond(bond(number), clock.now)
+    await pass_days(worker, clock, under_test.BOND_KEPT_S // 86_400 + 4)
+    if isinstance(store, RedisStore):
+        (keys,) = await store._reading.ask(("KEYS", f"{store._base}bond*"))
+        assert keys == []
 
 
 async def test_only_the_newest_of_a_key_are_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

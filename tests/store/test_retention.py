@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.records import Claim, WindowState
-from gateway.store import Store
+from gateway.store import Progress, Store
 from gateway.store.redis.store import RedisStore
 from gateway.store.rules.retention import RetentionLook, is_idle, next_look
 from gateway.store.sqlite.store import SqliteStore
@@ -85,6 +85,34 @@ async def test_a_clock_that_was_ahead_for_a_moment_deletes_nothing(open_store: O
         await worker.send()
         assert await levels(store, clock, daily(), tokens(), month) == [(1, 0), (7, 0), (7, 0)]
         assert "2026-11-20" in [row["day"] for row in await store.usage(["day"])]
+
+
+async def test_progress_outlives_a_clock_that_was_ahead_and_not_its_worker(
+    open_store: OpensStores, clock: Clock
+) -> None:
+    """Without it a journal would be charged a second time. A worker that comes back is not forgotten. The embedded
+    store keeps it by the time that its workers are heard, for longer than a test can pass."""
+    store = await open_store()
+    gone, back, worker = Worker(store), Worker(store), Worker(store)
+    for each in (gone, back, worker):
+        await each.settle(await each.granted(daily()))
+    await gone.granted(daily())
+    for ahead_s in (YEAR_S, 40 * YEAR_S):
+        clock.advance(ahead_s)
+        await worker.send()
+        await worker.send()
+        clock.advance(-ahead_s)
+        await worker.send()
+    assert (await store.progress(gone.name)).mark == 1
+    await pass_days(worker, clock, 98)
+    assert (await store.progress(gone.name)).mark == 1
+    await back.send()
+    await pass_days(worker, clock, 10)
+    assert (await store.progress(back.name)).mark == 1
+    if isinstance(store, RedisStore):
+        assert await store.progress(gone.name) == Progress()
+        (left,) = await store._reading.ask(("EXISTS", f"{store._base}lost:{gone.name}"))
+        assert left == 0
 
 
 async def test_a_clock_that_stays_ahead_deletes_a_day_an_hour(open_store: OpensStores, clock: Clock) -> None:

@@ -41,7 +41,7 @@ local format, find, sub, match, gmatch = string.format, string.find, string.sub,
 local call, decode, insert, tonumber, unpack = redis.call, cjson.decode, table.insert, tonumber, unpack
 
 local EXACT = 9007199254740992 -- 2^53
-local KEPT_S = '8640000' -- 100 days: what is known of workers that never came back
+local KEPT_S = 8640000 -- 100 days: what is known of workers that never came back
 local AT_ONCE = 1000 -- arguments of one command; Lua has room for 8000
 
 -- %d takes a tenth of the time of %.0f, and is as exact where a C long has 64 bits.

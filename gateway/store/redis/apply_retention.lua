@@ -1,6 +1,7 @@
 -- The part of retention of this batch. Rules and names: gateway/store/rules/retention.py, `next_look` and `is_idle`.
 --
--- Redis deletes nothing by itself (no EXPIRE on days): its server's clock can be wrong as well.
+-- Redis deletes nothing by itself (no EXPIRE but on posts): its server's clock can be wrong as well, and of a full memory
+-- it evicts keys with a lifetime first.
 
 local HOUR_S, STEP_H = 3600, 24
 
@@ -16,6 +17,31 @@ elseif is_look_due then
 end
 local clock_s = clock_h * HOUR_S
 local old_days = call('ZRANGEBYSCORE', DAYS, '-inf', format('%d', clock_s), 'LIMIT', '0', '2')
+
+-- Other keys by when they are deleted: of silent workers, of claims, and of the bonds of a key.
+local AGES, BONDS_AT_ONCE = BASE .. 'ages', 100
+local passed, old_keys, old_bonds = {}, {}, {} -- members of `ages`; keys; sets of bonds with ids by turns
+for _, name in ipairs(call('ZRANGEBYSCORE', AGES, '-inf', format('%d', clock_s), 'LIMIT', '0', '2')) do
+  local kind, id = match(name, '^(%l+):(.*)$')
+  local is_whole = true
+  if kind == 'bonds' then
+    local ids = call('ZRANGEBYSCORE', BASE .. name, '-inf', format('%d', clock_s), 'LIMIT', '0', BONDS_AT_ONCE)
+    for _, bond in ipairs(ids) do
+      insert(old_bonds, { BASE .. name, bond })
+    end
+    is_whole = #ids < BONDS_AT_ONCE
+  elseif kind == 'claim' then
+    if tonumber(match(call('GET', BASE .. name) or '', '^%d+') or 0) <= clock_s * 1000000 then
+      insert(old_keys, BASE .. name)
+    end
+  elseif id ~= worker and not call('ZSCORE', ALIVE, id) then
+    insert(old_keys, BASE .. name)
+    insert(old_keys, BASE .. 'lost:' .. id)
+  end
+  if is_whole then
+    insert(passed, name)
+  end
+end
 
 local idle = {}
 if is_look_due then

@@ -155,8 +155,13 @@ local function write(command, key, arguments)
   end
 end
 
-call('SET', WORKER, format('%d %d', seq, mark), 'EX', KEPT_S)
+local function keep_for_now(owner)
+  call('ZADD', AGES, now_s + KEPT_S, 'worker:' .. owner)
+end
+
+call('SET', WORKER, format('%d %d', seq, mark))
 if not progress then
+  keep_for_now(worker)
   call('SET', SCHEMA, '1', 'NX')
 end
 
@@ -171,6 +176,15 @@ for _, day in ipairs(old_days) do
     totals[day][3] = true
   end
 end
+
+for _, key in ipairs(old_keys) do
+  call('UNLINK', key)
+end
+for _, bond in ipairs(old_bonds) do
+  call('UNLINK', BASE .. 'bond:' .. bond[2])
+  call('ZREM', bond[1], bond[2])
+end
+write('ZREM', AGES, passed)
 
 write('HDEL', WINDOWS, idle)
 
@@ -244,7 +258,7 @@ for _, each in ipairs(newly_lost) do
   local owner, lease, text, record = unpack(each)
   local id = call('XADD', RECORDS, '*', 'r', record)
   call('HSET', BASE .. 'lost:' .. owner, lease, id .. '\t' .. text)
-  call('EXPIRE', BASE .. 'lost:' .. owner, KEPT_S)
+  call('PERSIST', BASE .. 'lost:' .. owner) -- which older gateways gave a lifetime
 end
 write('HDEL', LOST, no_longer_lost)
 -- Not with XADD, which the append-only file has with the exact length of that moment: carried out late, as above, it
@@ -289,6 +303,7 @@ if voided_at_once > 0 then
     call('DEL', WORKER, LEASES, LOST)
     call('ZREM', ALIVE, worker)
     call('HDEL', BASE .. 'sent', worker)
+    call('ZREM', AGES, 'worker:' .. worker)
   end
   return format('r %d', left)
 end
@@ -301,6 +316,9 @@ end
 write('ZADD', ALIVE, moved)
 call('ZADD', ALIVE, now_text, worker)
 write('ZREM', ALIVE, emptied)
+for _, owner in ipairs(emptied) do
+  keep_for_now(owner)
+end
 write('HDEL', BASE .. 'sent', emptied)
 write('XDEL', RECORDS, dropped) -- last, because a deleted record cannot be written again (reassert.lua)
 

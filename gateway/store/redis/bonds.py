@@ -1,4 +1,4 @@
-"""Bonds in Redis: one key each with a lifetime, and of each gateway key the set of its bonds."""
+"""Bonds in Redis: one key each, and of each gateway key the set of its bonds."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ READ_AT_ONCE = 500
 
 
 async def add_bond(link: RedisConnection, script: Script, base: str, bond: Bond, now: float) -> None:
-    keys = [f"{base}bond:{bond.id}", f"{base}bonds:{owner_of(bond)}"]
+    keys = [f"{base}{name}" for name in (f"bond:{bond.id}", f"bonds:{owner_of(bond)}", "ages", "retention")]
     place = Bond._fields.index("tokens") + 1 if bond.kind == CONVERSATION else 0
     numbers = [str(each) for each in (int(now), BOND_KEPT_S, BONDS_KEPT, place)]
-    await link.run(script, keys, [f"{base}bond:", bond.id, bond.key, encode_bond(bond), *numbers])
+    await link.run(script, keys, [base, bond.id, bond.key, encode_bond(bond), *numbers])
 
 
 async def find_bond(link: RedisConnection, base: str, bond_id: str, now: float) -> Bond | None:

@@ -5,12 +5,12 @@
 local key = KEYS[1]
 local call = redis.call
 
-call('SET', key, '', 'EX', 60)
+call('SET', key, '')
 call('SET', key, '', 'NX')
 call('GET', key)
 call('DEL', key)
 call('HSET', key, 'a', '', 'b', '')
-call('EXPIRE', key, 60)
+call('PERSIST', key)
 call('HMGET', key, 'a')
 call('HGET', key, 'a')
 call('HLEN', key)
@@ -29,6 +29,7 @@ call('ZADD', key, 1, 'a')
 call('ZRANGEBYSCORE', key, '-inf', 0)
 call('ZRANGE', key, -1, -1, 'WITHSCORES')
 call('ZCARD', key)
+call('ZSCORE', key, 'a')
 call('ZREM', key, 'a')
 call('UNLINK', key)
 return redis.call('TIME')[1]

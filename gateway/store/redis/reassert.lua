@@ -19,7 +19,6 @@
 local find, sub, match, format, insert = string.find, string.sub, string.match, string.format, table.insert
 local call, decode, unpack = redis.call, cjson.decode, unpack
 
-local KEPT_S = '8640000' -- as in apply.lua
 local AT_ONCE = 1000 -- arguments of one command
 local ALL = '1000000' -- fields of a hash, at most
 local ABOUT = '?'
@@ -152,14 +151,14 @@ local function write_again(key, names, stamp)
   write('HSET', key, written)
   write('HDEL', key, gone)
   if find(key, '^lost:', #BASE + 1) then
-    call('EXPIRE', key, KEPT_S)
+    call('PERSIST', key) -- which older gateways gave a lifetime
   end
 end
 
 local function write_worker_again(worker, alive_us)
   local key = BASE .. 'worker:' .. worker
   local progress = call('GET', key)
-  call('SET', key, progress or '', 'EX', KEPT_S)
+  call('SET', key, progress or '')
   if not progress then
     call('DEL', key)
   end

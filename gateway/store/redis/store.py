@@ -21,8 +21,9 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:sums:groups-MONTH  sorted set: groups of the sums of its days (groups.lua)
     {namespace}:1:sent             hash: worker -> its last batch, without records (first argument of apply.lua)
     {namespace}:1:gaps             "ID ID ID ID ...": between each two no record counts (reassert.lua)
-    {namespace}:1:claim:NAME       "until_us holder"; what one of all workers does
+    {namespace}:1:claim:NAME       "until_us holder since_us"; what one of all workers does
     {namespace}:1:posts:PLACE      hash: worker -> "until_us text"; what workers with waiting calls exchange
+    {namespace}:1:posted:PLACE     hash: worker -> since_us
     {namespace}:1:documents:KIND   hash: name -> document; KIND is key, team or overlay
     {namespace}:1:names:KIND       sorted set: their names, to be read in order
     {namespace}:1:secrets          hash: SHA-256 of a secret -> the key that it leads to
@@ -33,6 +34,7 @@ The keys, all with one hash tag, so that in a cluster one node has them all; 1 i
     {namespace}:1:bonds:KEY        sorted set: ids of a key's bonds, by when they end
     {namespace}:1:audit            stream: one change of a document each
     {namespace}:1:days             sorted set: hours, days, weeks and months, by when they are deleted
+    {namespace}:1:ages             sorted set: workers, claims and bonds, by when retention deletes them
     {namespace}:1:retention        "wall_h clock_h cursor": the last look of retention (store/rules/retention.py)
 
 What a Redis user needs (ACL), with the real namespace:
@@ -215,13 +217,15 @@ class RedisStore:
         """Implements `Store.claim` on the connection for reports, so that no batch waits for it."""
         keys = [f"{self._base}claim:{name}" for name in names]
         spans_us = [str(int(for_s * 1e6)) for for_s in names.values()]
-        held_us = await self._reading.run(self._claim, keys, [holder, str(self._offset_us()), *spans_us])
+        held_us = await self._reading.run(self._claim, keys, [holder, str(self._offset_us()), self._base, *spans_us])
         return {name: us / 1e6 for name, us in zip(names, held_us, strict=True)}
 
     async def exchange(self, place: str, holder: str, text: str, for_s: float) -> dict[str, str]:
         """Implements `Store.exchange` on the connection for keys, where no report is in the way."""
         arguments = [holder, text, str(int(for_s * 1e6)), str(self._offset_us())]
-        found = await self._finding.run(self._exchange, [f"{self._base}posts:{place}"], arguments)
+        found = await self._finding.run(
+            self._exchange, [f"{self._base}{kind}:{place}" for kind in ("posts", "posted")], arguments
+        )
         return dict(zip(found[::2], found[1::2], strict=True))
 
     async def deferred(self, limit: int) -> list[Deferred]:

@@ -8,6 +8,7 @@ from gateway.records import Bond
 from gateway.store.bonds import BOND_KEPT_S, BONDS_KEPT, CONVERSATION, KIND, decode_bond, encode_bond, owner_of
 
 from .database import insert
+from .retention import clock_of
 
 COLUMNS = ("id", "key", "until", "text")
 
@@ -22,7 +23,10 @@ def add_bond(db: sqlite3.Connection, bond: Bond, now: float) -> None:
     if bond.kind == CONVERSATION and (known := find_bond(db, bond.id, now)) is not None:
         bond = bond._replace(tokens=max(0, known.tokens + bond.tokens))
     insert(db, "bonds", COLUMNS, [(bond.id, owner_of(bond), now + BOND_KEPT_S, encode_bond(bond))], _IN_PLACE)
-    db.execute("DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE until < ? LIMIT ?)", (now, DELETED_AT_ONCE))
+    oldest = min(now, clock_of(db))
+    db.execute(
+        "DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE until < ? LIMIT ?)", (oldest, DELETED_AT_ONCE)
+    )
     db.execute(
         "DELETE FROM bonds WHERE seq IN (SELECT seq FROM bonds WHERE key = ? ORDER BY seq DESC LIMIT ? OFFSET ?)",
         (owner_of(bond), DELETED_AT_ONCE, BONDS_KEPT),

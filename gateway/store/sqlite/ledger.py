@@ -16,6 +16,8 @@ from gateway.records import OTHER, Bond, Claim, Granted, Refused, Settlement, Wi
 from gateway.store import (
     ATTRIBUTED_A_DAY,
     ATTRIBUTED_OF_KEY,
+    CLAIMS_KEPT_S,
+    FAR_BEHIND_US,
     REAPED_AT_ONCE,
     REOPENED_AT_ONCE,
     SILENT_S,
@@ -40,7 +42,7 @@ from .bonds import add_bond
 from .database import NO_PATIENCE, OpenedFile, Transaction, among, create, insert, is_busy, path_of, synced
 from .keys import apply_change
 from .reader import record_row
-from .retention import Trimmer
+from .retention import Trimmer, clock_of
 from .schema import (
     ADD_ATTRIBUTED,
     ADD_HOURS,
@@ -73,9 +75,6 @@ log = logging.getLogger("gateway")
 
 NOTE_CLOCK_US = 1_000_000
 """How much of the store's time a restart may lose."""
-
-FAR_BEHIND_US = 60_000_000
-"""No correction of a clock goes back so far, unless it was wrong."""
 
 SILENT_US = SILENT_S * 1_000_000
 
@@ -234,22 +233,34 @@ class SqliteLedger:
             self.db.execute("DELETE FROM workers WHERE worker = ?", (worker,))
 
     def claim(self, holder: str, names: Mapping[str, float], requested_at: float) -> dict[str, float]:
-        """Lock those of these names that are free, each for the given seconds."""
+        """Lock those of these names that are free, each for the given seconds. The rules are those of `claim.lua`."""
         with Transaction(self.db, requested_at):
-            now_us = self._now()
-            self.db.execute("DELETE FROM claims WHERE until_us <= ?", (now_us,))
-            known = self.db.execute(among("SELECT name, holder, until_us FROM claims", len(names), "name"), [*names])
-            held = {name: until_us for name, whose, until_us in known if whose != holder}
-            rows = [(name, holder, now_us + int(for_s * 1e6)) for name, for_s in names.items() if name not in held]
+            now_us = self._wall()
+            old_us = (min(now_us // 1_000_000, clock_of(self.db)) - CLAIMS_KEPT_S) * 1_000_000
+            self.db.execute("DELETE FROM claims WHERE until_us <= ?", (old_us,))
+            known = self.db.execute(
+                among("SELECT name, holder, until_us, since_us FROM claims", len(names), "name"), [*names]
+            )
+            held = {
+                name: until_us
+                for name, whose, until_us, since_us in known
+                if whose != holder and until_us > now_us
+                if not names[name] or since_us <= now_us + FAR_BEHIND_US
+            }
+            free = {name: int(for_s * 1e6) for name, for_s in names.items() if name not in held}
+            rows = [(name, holder, now_us + span_us, now_us) for name, span_us in free.items() if span_us]
             insert(self.db, "claims", CLAIM, rows, SET_CLAIM)
+            released = [(name, holder) for name, span_us in free.items() if not span_us]
+            self.db.executemany("DELETE FROM claims WHERE name = ? AND holder = ?", released)
         return {name: max(0, held.get(name, 0) - now_us) / 1e6 for name in names}
 
     def exchange(self, place: str, holder: str, text: str, for_s: float, requested_at: float) -> dict[str, str]:
         """Keep a text under a name for `for_s` seconds, and read those of the other holders."""
         with Transaction(self.db, requested_at):
-            now_us = self._now()
-            self.db.execute("DELETE FROM posts WHERE until_us <= ?", (now_us,))
-            insert(self.db, "posts", POST, [(place, holder, text, now_us + int(for_s * 1e6))], SET_POST)
+            now_us = self._wall()
+            latest_us = now_us + FAR_BEHIND_US
+            self.db.execute("DELETE FROM posts WHERE until_us <= ? OR since_us > ?", (now_us, latest_us))
+            insert(self.db, "posts", POST, [(place, holder, text, now_us + int(for_s * 1e6), now_us)], SET_POST)
             found = self.db.execute("SELECT holder, text FROM posts WHERE place = ? AND holder != ?", (place, holder))
             return dict(found.fetchall())
 
@@ -310,6 +321,11 @@ class SqliteLedger:
                 (self._noted_us - now_us) // 1_000_000,
             )
         return max(self._noted_us, now_us)
+
+    def _wall(self) -> int:
+        """The machine's clock, for what ends by itself: the store's would keep it for as long as a clock was ahead."""
+        self._now()
+        return self._wall_us
 
     def _progress(self, worker: str) -> tuple[Progress, bool, int | None]:
         """A worker's progress; whether any lease was lost, which is rare; the time of all workers' newest batch."""

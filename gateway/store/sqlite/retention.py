@@ -32,6 +32,12 @@ _NAMES = ("retention_wall_h", "retention_clock_h")
 """Where `meta` has the last look."""
 
 
+def clock_of(db: sqlite3.Connection) -> int:
+    """The Unix time in seconds by the clock of retention; 0 where it has not looked yet."""
+    found = db.execute("SELECT value FROM meta WHERE name = ?", _NAMES[1:]).fetchone()
+    return found[0] * HOUR_S if found else 0
+
+
 class Trimmer:
     """Deletes the oldest records and days of one file. Private to a worker."""
 

@@ -47,6 +47,7 @@ ADDED = {
         "user": "TEXT NOT NULL DEFAULT ''", "tags": "TEXT NOT NULL DEFAULT ''", "timeline": "TEXT NOT NULL DEFAULT ''",
         "model_reason": "TEXT NOT NULL DEFAULT ''", "amended": "TEXT NOT NULL DEFAULT ''",
     },
+    **{table: {"since_us": "INTEGER NOT NULL DEFAULT 0"} for table in ("claims", "posts")},
 }  # fmt: skip
 """Columns that files of this schema may lack: they are added when such a file is opened. A gateway without them works
 beside one with them, because every statement names its columns."""
@@ -54,11 +55,12 @@ beside one with them, because every statement names its columns."""
 LATER = (
     """
 CREATE TABLE IF NOT EXISTS claims (
-    name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL) WITHOUT ROWID""",
+    name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_us INTEGER NOT NULL,
+    since_us INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID""",
     """
 CREATE TABLE IF NOT EXISTS posts (
     place TEXT, holder TEXT, text TEXT NOT NULL, until_us INTEGER NOT NULL,
-    PRIMARY KEY (place, holder)) WITHOUT ROWID""",
+    since_us INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (place, holder)) WITHOUT ROWID""",
     """
 CREATE TABLE IF NOT EXISTS documents (
     kind TEXT, name TEXT, text TEXT NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID""",
@@ -96,13 +98,15 @@ CREATE TABLE IF NOT EXISTS measures (
 )
 """Tables that files of this schema may lack, too."""
 
-CLAIM = ("name", "holder", "until_us")
+CLAIM = ("name", "holder", "until_us", "since_us")
 
-SET_CLAIM = "ON CONFLICT (name) DO UPDATE SET until_us = excluded.until_us"
+_SET_SPAN = "until_us = excluded.until_us, since_us = excluded.since_us"
 
-POST = ("place", "holder", "text", "until_us")
+SET_CLAIM = f"ON CONFLICT (name) DO UPDATE SET holder = excluded.holder, {_SET_SPAN}"
 
-SET_POST = "ON CONFLICT (place, holder) DO UPDATE SET text = excluded.text, until_us = excluded.until_us"
+POST = ("place", "holder", "text", "until_us", "since_us")
+
+SET_POST = f"ON CONFLICT (place, holder) DO UPDATE SET text = excluded.text, {_SET_SPAN}"
 
 DOCUMENT = ("kind", "name", "text")
 
