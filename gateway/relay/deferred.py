@@ -83,7 +83,7 @@ MOST = 10_000
 """Deferred leases that are looked at."""
 
 UNKNOWN_AFTER_S = 30.0
-"""How old work is before an upstream that answers 404 is believed."""
+"""How long work is polled before an upstream that answers 404 is believed."""
 
 GIVE_UP_AFTER_S = 86_400.0
 GIVE_UP_BATCH_AFTER_S = 259_200.0
@@ -91,6 +91,9 @@ GIVE_UP_BATCH_AFTER_S = 259_200.0
 
 GIVE_UP_UNKNOWN_AFTER_S = 604_800.0
 """How long work of a kind that only newer gateways know is left to them: longer than an upgrade takes."""
+
+POLLED_AT_LEAST_S = 3600.0
+"""How long one worker has polled what it gives up: a clock may be ahead when it begins."""
 
 STEP_ASIDE_S = 3 * LOOK_EVERY_S
 """Seconds for which the lock is left to gateways that may know such work."""
@@ -184,15 +187,29 @@ class WingTurns(NamedTuple):
     of: Callable[[Any], PollTurns]
 
 
+class Age(NamedTuple):
+    """The age of work: one moment in which the store's clock is wrong gives nothing up."""
+
+    first_s: float
+    """The age at the first poll of this worker, by the store's clock."""
+    polled_s: float
+    """Seconds since then, by a clock that is never set."""
+
+    def is_beyond(self, limit_s: float) -> bool:
+        return min(self.first_s, limit_s - POLLED_AT_LEAST_S) + self.polled_s > limit_s
+
+
 class DeferredPoller:
     """Polls and settles. One in each worker; of all of them one is at work."""
 
     def __init__(
-        self, store: Store, parts: Callable[[], Parts], room: Any, clock: Callable[[], float] = time.time
-    ) -> None:
+        self, store: Store, parts: Callable[[], Parts], room: Any, clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self._store = store
         self._parts = parts
         self._clock = clock
+        self._monotonic = monotonic
         self._holder = uuid.uuid4().hex
         self._turns = next((each.of(room) for each in wings.parts(WingTurns, "layers")), None)
         """None: no wing defers work."""
@@ -200,6 +217,9 @@ class DeferredPoller:
         self._tasks = Tasks()
         self._busy: dict[str, asyncio.Task[None]] = {}
         """The leases that are polled now."""
+        self._polled: dict[str, tuple[float, float]] = {}
+        """When each lease was polled first, on the monotonic clock, and its age then."""
+        self._has_lock = False
         self._retiring: dict[str, float] = {}
         """When each settled lease's heir is deleted, on the same clock."""
         self._has_unknown = False
@@ -215,6 +235,8 @@ class DeferredPoller:
                 await asyncio.sleep(LOOK_EVERY_S)
         finally:
             await self._tasks.cancel_all()
+            if self._has_lock:
+                await self._guarded(self._release())
 
     async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -229,8 +251,13 @@ class DeferredPoller:
         if (turns := self._turns) is None or time.monotonic() < self._aside_until:
             return
         found = await self._store.deferred(MOST)
-        if not found or (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]:
+        if not found:
             return
+        self._has_lock = not (await self._store.claim(self._holder, {NAME: HELD_FOR_S}))[NAME]
+        if not self._has_lock:
+            return
+        if len(found) < MOST:
+            self._polled = {each.lease: known for each in found if (known := self._polled.get(each.lease))}
         for each in await turns.due(found, self._busy):
             self._busy[each.lease] = self._tasks.spawn(self._guarded(self._see_to(each, turns)), "deferred-call")
         if self._busy:  # the results of a batch may take minutes: meanwhile others are polled, and the lock is kept
@@ -243,6 +270,10 @@ class DeferredPoller:
         """Leave the lock to a newer gateway, if there is one: it knows all kinds, and keeps it."""
         self._has_unknown = False
         self._aside_until = time.monotonic() + STEP_ASIDE_S
+        await self._release()
+
+    async def _release(self) -> None:
+        self._has_lock = False
         await self._store.claim(self._holder, {NAME: 0.0})
 
     async def task_ended(self, lease: str, end: TaskEnd) -> None:
@@ -275,21 +306,23 @@ class DeferredPoller:
         if (known := await self._decode(deferred)) is None:
             return
         deferral, estimate = known
-        age_s = self._clock() - deferral.began
-        turns.pause(deferred.lease, min(max(age_s / 4, MIN_PAUSE_S), MAX_PAUSE_S))
+        now = self._monotonic()
+        since, first_s = self._polled.setdefault(deferred.lease, (now, max(0.0, self._clock() - deferral.began)))
+        age = Age(first_s, now - since)
+        turns.pause(deferred.lease, min(max(sum(age) / 4, MIN_PAUSE_S), MAX_PAUSE_S))
         if not _can_poll(estimate.record.endpoint, deferral):
             self._has_unknown = True
-            if age_s > GIVE_UP_UNKNOWN_AFTER_S:
+            if age.is_beyond(GIVE_UP_UNKNOWN_AFTER_S):
                 log.warning("call %s: its kind is unknown; it is charged at its estimate", deferred.lease)
                 await self._settle_blindly(deferred.lease, estimate)
             return
         with suppress(StoreUnavailable, StoreLostWrites):
             call = _call(estimate, deferral, self._parts())
-            ending = await self._poll(call, deferral, age_s, turns)
+            ending = await self._poll(call, deferral, age, turns)
             if ending is not None:
                 await self._settle(call, deferral, estimate, ending)
 
-    async def _poll(self, call: Call, deferral: Deferral, age_s: float, turns: PollTurns) -> WorkEnd | None:
+    async def _poll(self, call: Call, deferral: Deferral, age: Age, turns: PollTurns) -> WorkEnd | None:
         """How the work has ended; None: it goes on, as far as is known. Work of any age that has ended is charged by
         its answer: the gateway may have been stopped for days, or its clock set."""
         parts, spec = self._parts(), FORMATS[call.endpoint]
@@ -300,8 +333,8 @@ class DeferredPoller:
                 ending = await self._read(call, deferral, answer.body)
                 if ending is not None:
                     return ending
-        is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age_s > UNKNOWN_AFTER_S
-        if is_unknown or age_s > (GIVE_UP_AFTER_S if spec.batch is None else GIVE_UP_BATCH_AFTER_S):
+        is_unknown = isinstance(answer, Fetched) and answer.head.status == 404 and age.polled_s > UNKNOWN_AFTER_S
+        if is_unknown or age.is_beyond(GIVE_UP_AFTER_S if spec.batch is None else GIVE_UP_BATCH_AFTER_S):
             log.warning(
                 "call %s: upstream %s %s; it is charged at its estimate",
                 call.id, deferral.upstream, "does not know it any more" if is_unknown else "has not ended it in time",

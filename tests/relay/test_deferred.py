@@ -6,6 +6,7 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -113,7 +114,14 @@ class Scenario:
 
         parts = SimpleNamespace(config=config, accounting=books, pools=pools, find_counter=lambda name: None, make=make)
         self.room = Capacity(ServerSettings(max_buffered_bytes=100, max_request_bytes=10, workers=1), Uploads()).memory
-        self.poller = DeferredPoller(cast(Any, self.store), lambda: cast(Any, parts), self.room)
+        self.ahead_s = 0.0
+        """How far the store's clock is ahead."""
+        self.passed_s = 0.0
+        """Time that has really passed, in seconds."""
+        self.poller = DeferredPoller(
+            cast(Any, self.store), lambda: cast(Any, parts), self.room,
+            lambda: time.time() + self.ahead_s + self.passed_s, lambda: self.passed_s,
+        )  # fmt: skip
 
         async def fetch(*asked: Any, hold: Callable[[int], None]) -> Fetched:
             self.limits.append(asked[-1])
@@ -124,6 +132,16 @@ class Scenario:
     async def look(self) -> list[Any]:
         await self.poller._look()
         return [item.record for batch in self.store.batches for item in batch.items]  # type: ignore[union-attr]
+
+    async def look_for(self, seconds: float) -> list[Any]:
+        """Look every 10 minutes, and at the end."""
+        found = await self.look()
+        while seconds > 0 and not found:
+            self.passed_s += min(seconds, 600)
+            seconds -= 600
+            self.poller._turns._due.clear()  # type: ignore[attr-defined]
+            found = await self.look()
+        return found
 
 
 @pytest.mark.parametrize(
@@ -183,8 +201,56 @@ async def test_what_never_ends_is_charged_its_reservation(
     monkeypatch: pytest.MonkeyPatch, age_s: float, status: int, account: str
 ) -> None:
     scenario = Scenario(monkeypatch, age_s, status, api.response(status="in_progress", usage=None), account)
-    (made,) = await scenario.look()
+    assert await scenario.look() == []  # a clock may be ahead when a worker begins
+    (made,) = await scenario.look_for(31 if status == 404 else 3601)
     assert (made.status, made.ended, made.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
+
+
+@pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.parametrize("ahead_s", [40, 90_000, 300_000, 10**9])
+@pytest.mark.parametrize("known_before_s", [0, 20])
+async def test_a_clock_that_is_ahead_for_a_moment_gives_up_nothing(
+    monkeypatch: pytest.MonkeyPatch, status: int, ahead_s: float, known_before_s: float
+) -> None:
+    scenario = Scenario(monkeypatch, 5, status, api.response(status="queued", usage=None))
+    assert await scenario.look_for(known_before_s) == []
+    scenario.ahead_s = ahead_s
+    assert await scenario.look_for(5) == []
+    scenario.ahead_s = 0
+    assert await scenario.look_for(1) == []
+
+
+async def test_work_of_which_a_worker_has_seen_all_is_given_up_by_the_time_that_passed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """However often its clock is wrong, ahead or behind."""
+    scenario = Scenario(monkeypatch, 0, 200, api.response(status="queued", usage=None))
+    for ahead_s in (0, 90_000, -90_000, 10**9):
+        scenario.ahead_s = ahead_s
+        assert await scenario.look_for(20_000) == []
+    (made,) = await scenario.look_for(7_000)
+    assert (made.status, made.usage.source) == (504, "estimated")
+    scenario.store.entries = [of("k", "2")]
+    await scenario.look()
+    assert scenario.poller._polled.keys() == {"req_2"}
+
+
+async def test_a_worker_that_stops_leaves_the_lock_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    scenario = Scenario(monkeypatch, 5, 200, api.response(status="queued", usage=None))
+    monkeypatch.setattr(under_test, "LOOK_EVERY_S", 0.01)
+    run = asyncio.create_task(scenario.poller.run())
+    while not scenario.store.claims:  # noqa: ASYNC110 - the store has no event for it
+        await asyncio.sleep(0)
+    run.cancel()
+    with suppress(asyncio.CancelledError):
+        await run
+    assert scenario.store.claims[-1] == 0
+    other = Scenario(monkeypatch, 5, 200, api.response(status="queued", usage=None))
+    other.store.entries = []
+    with suppress(TimeoutError):
+        async with asyncio.timeout(0):
+            await other.poller.run()
+    assert other.store.claims == []
 
 
 @pytest.mark.parametrize(("age_s", "is_given_up"), [(250_000, False), (260_000, True)])
@@ -195,9 +261,9 @@ async def test_a_batch_that_never_ends_is_charged_its_reservation_after_three_da
     batch = {"id": "batch_1", "status": "in_progress"}
     of_batch: dict[str, Any] = {"lines": 2, "lines_endpoint": "chat", "estimate": Settlement(made, ())}
     scenario = Scenario(monkeypatch, age_s, 200, batch, **of_batch)
-    charged = [(each.status, each.ended, each.usage) for each in await scenario.look()]
+    charged = [(each.status, each.ended, each.usage) for each in await scenario.look_for(3601)]
     assert charged == ([(504, "error", Usage(9, LIMIT, source="estimated", variant="batch"))] if is_given_up else [])
-    assert scenario.limits == [MAX_BATCH_BYTES]  # it is parsed at once
+    assert set(scenario.limits) == {MAX_BATCH_BYTES}  # it is parsed at once
 
 
 UNKNOWN = [
@@ -239,7 +305,8 @@ async def test_a_task_is_left_to_gateways_whose_wings_add_apis(monkeypatch: pyte
 async def test_work_of_an_unknown_kind_is_charged_its_reservation_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made = record("req_1", model="m", endpoint="videos", usage=Usage(9, LIMIT, source="estimated"))
     scenario = Scenario(monkeypatch, 700_000, 404, {}, estimate=Settlement(made, ()))
-    (charged,) = await scenario.look()
+    monkeypatch.setattr(under_test, "STEP_ASIDE_S", 0.0)
+    (charged,) = await scenario.look_for(3601)
     assert (charged.status, charged.ended, charged.usage) == (504, "error", Usage(9, LIMIT, source="estimated"))
     assert scenario.store.entries == []
 

@@ -235,7 +235,7 @@ class SqliteLedger:
     def claim(self, holder: str, names: Mapping[str, float], requested_at: float) -> dict[str, float]:
         """Lock those of these names that are free, each for the given seconds. The rules are those of `claim.lua`."""
         with Transaction(self.db, requested_at):
-            now_us = self._wall()
+            now_us = self._clock_us()
             old_us = (min(now_us // 1_000_000, clock_of(self.db)) - CLAIMS_KEPT_S) * 1_000_000
             self.db.execute("DELETE FROM claims WHERE until_us <= ?", (old_us,))
             known = self.db.execute(
@@ -257,9 +257,9 @@ class SqliteLedger:
     def exchange(self, place: str, holder: str, text: str, for_s: float, requested_at: float) -> dict[str, str]:
         """Keep a text under a name for `for_s` seconds, and read those of the other holders."""
         with Transaction(self.db, requested_at):
-            now_us = self._wall()
-            latest_us = now_us + FAR_BEHIND_US
-            self.db.execute("DELETE FROM posts WHERE until_us <= ? OR since_us > ?", (now_us, latest_us))
+            now_us = self._clock_us()
+            bounds = (now_us, now_us + FAR_BEHIND_US)
+            self.db.execute("DELETE FROM posts WHERE until_us <= ? OR since_us > ?", bounds)
             insert(self.db, "posts", POST, [(place, holder, text, now_us + int(for_s * 1e6), now_us)], SET_POST)
             found = self.db.execute("SELECT holder, text FROM posts WHERE place = ? AND holder != ?", (place, holder))
             return dict(found.fetchall())
@@ -321,11 +321,6 @@ class SqliteLedger:
                 (self._noted_us - now_us) // 1_000_000,
             )
         return max(self._noted_us, now_us)
-
-    def _wall(self) -> int:
-        """The machine's clock, for what ends by itself: the store's would keep it for as long as a clock was ahead."""
-        self._now()
-        return self._wall_us
 
     def _progress(self, worker: str) -> tuple[Progress, bool, int | None]:
         """A worker's progress; whether any lease was lost, which is rare; the time of all workers' newest batch."""
