@@ -191,7 +191,7 @@ class Chat(Generation):
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Annotated[list[Tool], Field(max_length=128, fail_fast=True)] | None = None
+    tools: Annotated[list[Tool], Field(max_length=1024, fail_fast=True)] | None = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     functions: list[Any] | None = None
@@ -301,6 +301,6 @@ class Response(Body):
     metadata: dict[str, Any] | None = None
     service_tier: str | None = None
     moderation: dict[str, Any] | None = None
-    safety_identifier: Annotated[str, Field(max_length=64)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=128)] | None = None
     prompt_cache_key: str | None = None
     user: str | None = None

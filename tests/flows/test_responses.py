@@ -233,6 +233,12 @@ def revive(gateway: Gateway, upstream: ScriptedUpstream, to: str = MODEL) -> Non
     eventually(lambda: ask(gateway, model=to).status == 200)
 
 
+def test_a_safety_identifier_of_128_characters_is_taken(gateway: Gateway, upstream: ScriptedUpstream) -> None:
+    """A SHA-512 in hex (openai-python 3.57, response_create_params.py)."""
+    upstream.answer_with(ok_json(api.response()))
+    assert ask(gateway, safety_identifier="x" * 128).status == 200
+
+
 @pytest.mark.parametrize(
     ("members", "param", "code"),
     [
@@ -240,7 +246,7 @@ def revive(gateway: Gateway, upstream: ScriptedUpstream, to: str = MODEL) -> Non
         ({"temperature": 2.1}, "temperature", "decimal_above_max_value"),
         ({"top_p": -0.1}, "top_p", "decimal_below_min_value"),
         ({"top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
-        ({"safety_identifier": "x" * 65}, "safety_identifier", "string_above_max_length"),
+        ({"safety_identifier": "x" * 129}, "safety_identifier", "string_above_max_length"),
         ({"truncation": "some"}, "truncation", "invalid_value"),
         ({"context_management": []}, "context_management", "empty_array"),
         ({"metadata": {str(n): "" for n in range(17)}}, "metadata", "invalid_value"),
