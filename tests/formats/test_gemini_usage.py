@@ -103,6 +103,9 @@ MAPS = {"groundingChunks": [{"maps": {"placeId": "places/1"}}]}
         ([grounded({"webSearchQueries": ["a", "b"]}, model="models/gemini-1.5-pro")], {"web_searches": 1}),
         ([grounded({"webSearchQueries": [""]}, model="gemini-2.5-flash")], {}),
         ([grounded({"webSearchQueries": ["a", "b"]}, model="my-gemini")], {"web_searches": 2}),
+        # Vertex AI, one's own data: the prompt, however many queries it has
+        ([grounded({"retrievalQueries": ["a", "b"]}), grounded({"retrievalQueries": ["a"]})], {"file_searches": 1}),
+        ([grounded({"retrievalQueries": []})], {}),
         # Google Maps
         ([grounded(MAPS), grounded({})], {"maps_searches": 1}),
         ([grounded({"googleMapsWidgetContextToken": "w"})], {"maps_searches": 1}),

@@ -30,6 +30,17 @@ NAMED = [
     pytest.param({}, {"model": "gpt-4o-search-preview-2025-03-11"}, {"web_searches": 1}, id="a model that searches"),
     pytest.param({}, {"model": "gpt-5-search-api"}, {"web_searches": 1}, id="another one"),
     pytest.param({}, {"model": "qwen-search-r1"}, {}, id="a model that is called so"),
+    # Kimi bills each call; a function of the client's is free.
+    pytest.param(
+        {
+            "tool_calls": [
+                {"index": at, "function": {"name": name}} for at, name in enumerate(["$web_search", "f", "$web_search"])
+            ]
+        },
+        {},
+        {"web_searches": 2},
+        id="searches of Kimi",
+    ),
     pytest.param({"content": 'an "executed_tools": [1] and a "url_citation"'}, {}, {}, id="a text about it"),
 ]
 
@@ -74,6 +85,17 @@ def search(action: str | None = "search", status: str = "completed") -> dict[str
                 "web_search_calls": 3, "x_search_calls": 2, "code_interpreter_calls": 1, "mcp_calls": 9}}},
             {"web_searches": 3, "tool_calls": 3}, "rep",
         ),
+        (
+            {"output": [search(), {"type": "x_search_call"}], "usage": {**TOKENS, "num_sources_used": 0}},
+            {"web_searches": 1, "tool_calls": 1}, "est",
+        ),
+        # docs.qwencloud.com, web search
+        (
+            {"output": [], "usage": {**TOKENS, "x_tools": {"web_search": {"count": 3}, "web_extractor": {"count": 2}}}},
+            {"web_searches": 3, "tool_calls": 2}, "rep",
+        ),
+        ({"usage": {**TOKENS, "plugins": {"search": {"count": 1, "strategy": "agent"}}}}, {"web_searches": 1}, "rep"),
+        ({"output": [{"type": "openrouter:web_search", "status": "completed"}]}, {"web_searches": 1}, "est"),
         ({"usage": {**TOKENS, "num_sources_used": 4}}, {"search_sources": 4}, "rep"),
         ({"output": [search()], "usage": {**TOKENS, "num_sources_used": 0}}, {"web_searches": 1}, "est"),
         (

@@ -96,6 +96,16 @@ def test_reports_beside_the_usage(chunk: dict[str, Any]) -> None:
     assert completions.facts(json.dumps(chunk).encode()).usage == found  # of a plain answer too
 
 
+def test_each_choice_has_a_report_of_its_own() -> None:
+    """Moonshot's streams (northes/go-moonshot#17): the same prompt, and the output of one choice each."""
+    reader = ChatReader()
+    for index, made in ((0, 100), (1, 113), (1, 113), (0, 90)):
+        usage = {"prompt_tokens": 19, "completion_tokens": made, "total_tokens": 19 + made, "cached_tokens": 7}
+        found = reader.facts({"choices": [{"index": index, "delta": {}, "finish_reason": "stop", "usage": usage}]})
+    assert found is not None
+    assert found[:4] == (19, 213, 7, 0)
+
+
 def test_a_breakdown_by_model_is_not_counted_beside_the_usage() -> None:
     """groq-python, `ChatCompletion.usage_breakdown`, of Compound."""
     each = [{"model": "llama-3.3-70b-versatile", "usage": PLAIN}, {"model": "openai/gpt-oss-120b", "usage": PLAIN}]

@@ -14,7 +14,7 @@ from gateway import units
 from gateway.formats import sse
 from gateway.formats.event_scan import EventScan
 from gateway.formats.member_reader import EACH
-from gateway.formats.reader import AnswerReader, keep, objects
+from gateway.formats.reader import AnswerReader, keep, objects, value_at
 from gateway.formats.reported_usage import all_prompt, count, of_total
 from gateway.records import Usage
 
@@ -82,6 +82,7 @@ def _by_modality(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, i
 _A_PROMPT = re.compile(r"(?:^|/)gemini-[12][.-]")
 """Models of which a grounded prompt is billed; of others each query is (ai.google.dev, pricing)."""
 _QUERIES, _MAPS = ("webSearchQueries", "imageSearchQueries"), "googleMapsWidgetContextToken"
+_RETRIEVED = "retrievalQueries"  # Vertex AI bills the prompt (its pricing, "Grounding with your data")
 
 
 def searches(candidate: Mapping[str, Any]) -> tuple[set[str], bool]:
@@ -102,7 +103,7 @@ class GeminiReader(AnswerReader):
     WANTED = (
         ("usageMetadata",), ("promptFeedback",), ("modelVersion",), ("error",), ("candidates", EACH, "index"),
         ("candidates", EACH, "finishReason"),
-        *[("candidates", EACH, "groundingMetadata", name) for name in (*_QUERIES, "groundingChunks", _MAPS)],
+        *[("candidates", EACH, "groundingMetadata", it) for it in (*_QUERIES, _RETRIEVED, "groundingChunks", _MAPS)],
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -110,7 +111,7 @@ class GeminiReader(AnswerReader):
         self.finished: set[int] = set()
         self.is_blocked = False
         self._queries: set[int] = set()
-        self._has_maps = False
+        self._has_maps = self._has_retrieved = False
         self._is_by_prompt = False
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
@@ -127,16 +128,18 @@ class GeminiReader(AnswerReader):
                 queries, has_maps = searches(candidate)
                 keep(self._queries, (f"{index} {query}" for query in queries))
                 self._has_maps = self._has_maps or has_maps
+                self._has_retrieved |= bool(value_at(candidate, ("groundingMetadata", _RETRIEVED)))
         feedback = value.get("promptFeedback")
         self.is_blocked = self.is_blocked or bool(isinstance(feedback, dict) and feedback.get("blockReason"))
         self.take_model(value.get("modelVersion"))
-        if not (self._queries or self._has_maps):
+        if not (self._queries or self._has_maps or self._has_retrieved):
             return reported(value.get("usageMetadata"))
         self._is_by_prompt = self._is_by_prompt or _A_PROMPT.search(str(value.get("modelVersion"))) is not None
         searched = len(self._queries)
         paid = {
             "web_searches": min(searched, 1) if self._is_by_prompt else searched,
             "maps_searches": int(self._has_maps),
+            "file_searches": int(self._has_retrieved),
         }
         return reported(value.get("usageMetadata"), paid)
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 from gateway import units
@@ -57,7 +58,7 @@ class Own(NamedTuple):
 
 _ANTHROPIC = "anthropic-sdk, Usage and CacheCreation; LiteLLM, `Usage` in types/utils.py"
 _XAI = "docs.x.ai, pricing: each call of a server-side tool is billed"
-_DASHSCOPE = "alibabacloud.com, Model Studio: context cache"
+_QWEN = "alibabacloud.com, Model Studio: context cache, web search"
 _PERPLEXITY = "docs.perplexity.ai, sonar-deep-research: pricing"
 
 OWN = (
@@ -75,22 +76,15 @@ OWN = (
     Own("Perplexity", ("prompt_tokens_details", "cache_read_input_tokens"), "cached", "genai-prices, perplexity"),
     Own("LiteLLM", ("cache_creation_input_tokens",), "written", _ANTHROPIC),
     Own("LiteLLM", ("prompt_tokens_details", "cache_creation_tokens"), "written", _ANTHROPIC),
-    Own("DashScope", ("prompt_tokens_details", "cache_creation_input_tokens"), "written", _DASHSCOPE),
-    Own(
-        "DashScope", ("prompt_tokens_details", "cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _DASHSCOPE
-    ),
+    Own("DashScope", ("prompt_tokens_details", "cache_creation_input_tokens"), "written", _QWEN),
+    Own("DashScope", ("prompt_tokens_details", "cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _QWEN),
     Own("GoModel over Bedrock", ("cache_write_input_tokens",), "written", "ENTERPILOT/GoModel#726"),
     Own("LiteLLM", ("cache_creation", "ephemeral_1h_input_tokens"), "written_1h", _ANTHROPIC),
     Own("Databricks, Modal, Perplexity", ("reasoning_tokens",), "reasoning", "genai-prices, these providers"),
     Own("Perplexity", ("citation_tokens",), "citations", _PERPLEXITY),
     Own("Perplexity", ("num_search_queries",), "web_searches", _PERPLEXITY),
     Own("LiteLLM", ("server_tool_use", "web_search_requests"), "web_searches", _ANTHROPIC),
-    Own(
-        "OpenRouter",
-        ("server_tool_use_details", "web_search_requests"),
-        "web_searches",
-        "beside the former, in streams",
-    ),
+    Own("OpenRouter", ("server_tool_use_details", "web_search_requests"), "web_searches", "beside it, in streams"),
     Own("Mistral", ("connectors", "web_search"), "web_searches", "docs.mistral.ai, agents: connectors"),
     Own("Volcano's Ark", ("tool_usage", "web_search"), "web_searches", "volcengine.com/docs/82379/1262333"),
     Own("LiteLLM", ("prompt_tokens_details", "web_search_requests"), "web_searches", "LiteLLM, PromptTokensDetails"),
@@ -102,6 +96,9 @@ OWN = (
     Own("xAI", ("server_side_tool_usage_details", "file_search_calls"), "file_searches", _XAI, adds=True),
     Own("xAI", ("server_side_tool_usage_details", "document_search_calls"), "file_searches", _XAI, adds=True),
     Own("xAI", ("server_side_tool_usage_details", "image_generation_calls"), "images", _XAI),
+    Own("DashScope", ("plugins", "search", "count"), "web_searches", _QWEN),
+    Own("DashScope", ("x_tools", "web_search", "count"), "web_searches", _QWEN),
+    Own("DashScope", ("x_tools", "web_extractor", "count"), "tool_calls", _QWEN, adds=True),
     Own("xAI", ("num_sources_used",), "search_sources", "docs.x.ai, live search: each source is billed"),
     Own("Mistral", ("prompt_audio_seconds",), "audio_s", "docs.mistral.ai, audio"),
 )
@@ -194,7 +191,7 @@ def own_counts(report: Mapping[str, Any]) -> dict[str, int]:
     return own
 
 
-NAMED = (b'"url_citation"', b'"executed_tools"', b'"web_search"')
+NAMED = (b'"url_citation"', b'"executed_tools"', b'web_search"')
 """An answer without any of these in its bytes names no paid tool beside its usage."""
 
 _SEARCHES_ALWAYS = re.compile(r"\bgpt-[\w.-]{1,64}-search-(?:preview|api)\b")
@@ -236,6 +233,8 @@ _THOUGHTS = frozenset({"thinking", "reasoning", "redacted_thinking"})
 _SEEN = frozenset({"reference", "tool_reference", "image_url"})
 """Parts that are no text: those of Mistral's that name sources by number (vercel/ai#4747, mistralai/client-python#325),
 and pictures."""
+MOST_CHOICES = 128
+_NAMING = frozenset({"annotations", "executed_tools", "tool_calls"})
 _NAMES_TOOLS = (
     ("delta", "annotations"), ("delta", "executed_tools"), ("message", "annotations"), ("message", "executed_tools"),
 )  # fmt: skip
@@ -254,7 +253,9 @@ class ChatReader(AnswerReader):
     def __init__(self) -> None:
         self.finished: set[int] = set()
         self._is_searched = False
+        self._searches: set[int] = set()
         self._tools: set[int] = set()
+        self._of_choices: dict[int, Usage] = {}
         self._calls = ToolCalls()
 
     def facts(self, value: Mapping[str, Any]) -> Usage | None:
@@ -264,7 +265,7 @@ class ChatReader(AnswerReader):
         if value.get("error"):
             self.take_error(value["error"])
             return _beside_error(value)
-        report, choices, model = value.get("usage"), value.get("choices"), value.get("model")
+        report, choices, model, of_choices = value.get("usage"), value.get("choices"), value.get("model"), None
         if self.model is None:
             self.take_model(model)
         for choice in choices if isinstance(choices, list) else ():
@@ -276,27 +277,42 @@ class ChatReader(AnswerReader):
             index, reason = choice.get("index"), choice.get("finish_reason")
             if reason and isinstance(reason, str) and isinstance(index, int | None):
                 keep(self.finished, (self._unnamed() if index is None else index,))
-            if report is None:  # Moonshot's streams: northes/go-moonshot#17
-                report = choice.get("usage")
+            if report is None and choice.get("usage") and (used := reported(choice["usage"])) is not None:
+                of_choices = self._of_all(index, used)
             message = choice.get("delta") or choice.get("message")
-            if isinstance(message, dict) and (message.get("annotations") or message.get("executed_tools")):
-                self._note(message)
+            if isinstance(message, dict) and not _NAMING.isdisjoint(message):
+                self._note(message, index)
         if value.get("web_search") or searches_always(model):
             self._is_searched = True
         if report is None and ("x_groq" in value or "timings" in value):
             report = _elsewhere(value)
-        usage = None if report is None else reported(report, value.get("service_tier"), value.get("provider"))
+        usage = of_choices if report is None else reported(report, value.get("service_tier"), value.get("provider"))
         paid: units.Counts = self._named.more
-        if self._is_searched or self._tools:
-            paid = units.counts({"web_searches": int(self._is_searched), "tool_calls": len(self._tools)})
+        if self._is_searched or self._tools or self._searches:
+            searches = len(self._searches) or int(self._is_searched)
+            paid = units.counts({"web_searches": searches, "tool_calls": len(self._tools)})
         self._named = Usage(more=paid, variant=text_of(value.get("service_tier")) or self._named.variant)
         return usage if usage is None or not paid else usage._replace(more=units.highest(usage.more, paid))
 
-    def _note(self, message: Mapping[str, Any]) -> None:
+    def _of_all(self, index: object, used: Usage) -> Usage:
+        """The usage of all choices so far: in Moonshot's streams each has its own report, with the same prompt
+        (northes/go-moonshot#17; platform.moonshot.ai, "Use the streaming feature")."""
+        choice = index if isinstance(index, int) and len(self._of_choices) < MOST_CHOICES else 0
+        self._of_choices[choice] = reported_usage.highest(self._of_choices.get(choice), used)
+        each = [*self._of_choices.values()]
+        return reduce(reported_usage.highest, each)._replace(
+            completion_tokens=sum(one.completion_tokens for one in each),
+            reasoning_tokens=sum(one.reasoning_tokens for one in each),
+        )
+
+    def _note(self, message: Mapping[str, Any], choice: object) -> None:
         cited = [each.get("type") for each in objects(message.get("annotations"))]
         self._is_searched = self._is_searched or "url_citation" in cited
         tools = objects(message.get("executed_tools"))
         keep(self._tools, (str(tool.get("index", place)) for place, tool in enumerate(tools)))
+        for place, call in enumerate(objects(message.get("tool_calls"))):
+            if value_at(call, ("function", "name")) == "$web_search":  # Kimi's, billed by call (kimi.com/help, billing)
+                keep(self._searches, (f"{choice} {call.get('index', place)}",))
 
     def events(self, value: Mapping[str, Any]) -> list[Event]:
         choices, tier = value.get("choices"), value.get("service_tier")
@@ -409,7 +425,7 @@ class StreamScan(EventScan):
     THINKS = reported_usage.REASONING
     MEDIA = MEDIA
     MATTERS = re.compile(
-        rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)|"url_citation"'
+        rb'"finish_reason"\s*:\s*"(?!")|"usage"\s*:\s*(?!\s|null)|"error"\s*:\s*(?!\s|null)|"url_citation"|"\$web_search"'
         rb'|"(?:executed_tools|web_search)"\s*:\s*\['
     )
     NAMES_MODEL = re.compile(rb'"model"\s*:\s*"')

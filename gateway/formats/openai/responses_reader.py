@@ -33,8 +33,9 @@ _NAMES = {
     "output_tokens": "completion_tokens", "output_tokens_details": "completion_tokens_details",
 }  # fmt: skip
 """The names in a chat's usage, which some clones write themselves."""
-_COUNTS_TOOLS = ("server_side_tool_usage_details", "tool_calls_details")
-"""Members of a usage object that count the tools that ran: of xAI and Perplexity. Of others the output counts, too."""
+_COUNTS_TOOLS = ("server_side_tool_usage_details", "tool_calls_details", "x_tools")
+"""Members of a usage object that count the tools that ran: of xAI, Perplexity and DashScope. Of others the output
+counts, too."""
 
 
 def usage_of(response: Mapping[str, Any]) -> Usage | None:
@@ -55,7 +56,7 @@ def usage_of(response: Mapping[str, Any]) -> Usage | None:
 def _tools(response: Mapping[str, Any]) -> tuple[dict[str, int], bool]:
     """Units of the hosted tools, and whether some are not what the upstream bills."""
     kinds, containers = _items_of(objects(response.get("output")))
-    found = {"file_searches": kinds.get("file_search_call", 0)}
+    found = {"file_searches": kinds.get("file_search_call", 0), "tool_calls": kinds.get("x_search_call", 0)}
     found["containers"] = len(containers) or int(kinds.get("code_interpreter_call", 0) > 0)
     is_estimate = found["containers"] > 0
     for name, item, instead, members in _REPORTED:
@@ -89,6 +90,7 @@ def _items_of(output: Collection[Mapping[str, Any]]) -> tuple[dict[str, int], se
     containers: set[str] = set()
     for item in output:
         kind, done = str(item.get("type")), text_of(value_at(item, ("action", "type")))
+        kind = "web_search_call" if kind == "openrouter:web_search" else kind  # OpenRouter's own tool
         if kind == "web_search_call" and (item.get("status") == "failed" or done in _FREE_ACTIONS):
             continue
         kinds[kind] = kinds.get(kind, 0) + 1
