@@ -466,7 +466,8 @@ class Line:
                 self._block(call, Refused(status, 1, window.period_us // window.limit))
 
     def _note_asked(self, call: Waiting) -> None:
-        self._asked_at |= dict.fromkeys([name for place in call.windows for name in place], self._loop.time())
+        names = [name for place in call.windows for name in place if not is_own(name)]
+        self._asked_at |= dict.fromkeys(names, self._loop.time())
 
     def freed(self, windows: Collection[str]) -> None:
         """These windows may have room again."""
