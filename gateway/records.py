@@ -84,6 +84,8 @@ class LargeBody(NamedTuple):
     """The ids of kept files that it names, at any depth."""
     acts: bool = False
     """Whether it has a tool with which an upstream acts by itself."""
+    has_inner_tools: bool = False
+    """Whether its items or blocks bring tools."""
     dropped: frozenset[str] = frozenset()
     """Those of its parameters that some upstream drops."""
     rewritten: Mapping[Rewriting, Any] = MappingProxyType({})

@@ -1,4 +1,8 @@
-"""Tools with which an upstream acts by itself: what it does for a call that is sent twice is done twice."""
+"""Tools with which an upstream acts by itself: what it does for a call that is sent twice is done twice.
+
+Items and blocks may bring tools of any kind (openai-python, `AdditionalTools`, `ResponseToolSearchOutputItemParam`;
+anthropic-sdk, `BetaRequestToolAdditionBlockParam`), for which `limits.deny: [tools]` holds as well.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,27 @@ def acting_in(members: Mapping[str, Any]) -> bool:
         if meant == _TOOLS and any(map(_is_acting, _objects(value))):
             return True
     return any(map(acting_in, _objects(members.get("input"))))
+
+
+def are_inside(document: Document) -> bool:
+    """Whether items or blocks of a body bring tools."""
+    return document.large.has_inner_tools if document.large is not None else are_in_items(document.members)
+
+
+def are_in_items(members: Mapping[str, Any]) -> bool:
+    """Whether items or blocks among these members bring tools. Arguments of tools are not looked through."""
+    waiting = [value for name, value in members.items() if folded(name) in _LISTS]
+    while waiting:
+        for each in _objects(waiting.pop()):
+            for name, value in each.items():
+                if (meant := folded(name)) in ("tool", _TOOLS) and value and isinstance(value, dict | list):
+                    return True
+                if meant in ("content", "output"):
+                    waiting.append(value)
+    return False
+
+
+_LISTS = ("input", "messages", "contents", "system")
 
 
 def _is_acting(tool: Mapping[str, Any]) -> bool:

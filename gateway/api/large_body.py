@@ -16,7 +16,7 @@ from typing import Any
 from gateway.errors import InvalidRequest
 from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 
-from .acting_tools import acting_in
+from .acting_tools import acting_in, are_in_items
 from .capabilities import has_value
 from .file_ids import named_files
 from .json_document import spans
@@ -72,6 +72,7 @@ def brief(
         "opening": document.text.index("{") + 1,
         "file_ids": named_files(document),
         "acts": acting_in(document.members),
+        "inner_tools": are_in_items(document.members),
         "dropped": [path for path in drops if has_value(document.members, path.split("."))],
     }
     found = line(known)
@@ -95,7 +96,7 @@ def from_brief(known: Mapping[str, Any], pieces: Sequence[Piece]) -> Params:
     """The `Params` of the body in these pieces, from the result of `brief`."""
     large = LargeBody(
         _without_mark(pieces), known["opening"], _places(known), tuple(known["file_ids"]), known["acts"],
-        frozenset(known["dropped"]),
+        known["inner_tools"], frozenset(known["dropped"]),
     )  # fmt: skip
     document = Document("", known["members"], large)
     params = Params(document, **known["params"])

@@ -21,7 +21,7 @@ from gateway.errors import InvalidRequest
 from gateway.records import Document, Params
 from gateway.spelling import compatible, folded
 
-from . import prompt_tokens, validation_errors
+from . import acting_tools, prompt_tokens, validation_errors
 from .json_document import parse
 from .other_models import NAMES, for_routers, refuse_in_tools, refuse_unread
 from .prompt_tokens import Counter, FindsCounter
@@ -150,6 +150,8 @@ def restrict(params: Params, key: Limits, model: Limits) -> Params:
         if limits.model_fields_set:
             for members in _with_configs(params.document.members):
                 _refuse_beyond(members, limits, owner)
+            if "tools" in map(_folded, limits.deny) and acting_tools.are_inside(params.document):
+                raise _denied("tools", owner)
             if limits.max_audio_s is not None:
                 _refuse_long_audio(params, limits.max_audio_s, owner)
     if params.output_limit is not None or params.default_output == 0 or params.is_usage_known:
@@ -268,16 +270,17 @@ def _folded(name: str) -> str:
     return name.casefold().replace("_", "")
 
 
+def _denied(name: str, owner: str) -> InvalidRequest:
+    text = f"Unsupported parameter: '{name}' is not allowed with this {owner}. Leave it out."
+    return InvalidRequest(text, param=name, code="unsupported_parameter")
+
+
 def _refuse_beyond(members: Mapping[str, Any], limits: Limits, owner: str) -> None:
     if limits.deny:
         denied = set(map(_folded, limits.deny))
         for name in members:
             if _folded(name) in denied:
-                raise InvalidRequest(
-                    f"Unsupported parameter: '{name}' is not allowed with this {owner}. Leave it out.",
-                    param=name,
-                    code="unsupported_parameter",
-                )
+                raise _denied(name, owner)
     for setting, names in _BOUNDED:
         bound = getattr(limits, setting)
         if bound is None:

@@ -38,7 +38,8 @@ REWRITES = "needs all values: for a long body it runs in the process that reads 
 SHORT = "reads values that stand-ins keep: texts, numbers and names of at most 512 characters"
 PASSES = "hands the members to functions that are listed here or judged by the tests below"
 READERS = {
-    "api.acting_tools.acts": FACTS, "api.capabilities._dropped": FACTS, "api.capabilities._refusal": FACTS,
+    "api.acting_tools.acts": FACTS, "api.acting_tools.are_inside": FACTS,
+    "api.capabilities._dropped": FACTS, "api.capabilities._refusal": FACTS,
     "api.capabilities.adaptation": SHORT, "api.file_ids.named_files": FACTS,
     "api.json_document.replace": FACTS,
     "api.json_document.spans": WHOLE, "api.large_body.brief": WHOLE, "api.large_body.with_first": FACTS,
@@ -121,6 +122,41 @@ def test_every_reader_of_a_body_is_known() -> None:
         "`Document.large`. Then add the function to READERS with the reason, and to DECISIONS what it decides."
     )
     assert not gone, f"{gone} read no body any more: take them out of READERS."
+
+
+TOOL = {"type": "web_search"}
+ADDED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": TOOL}}
+
+
+@pytest.mark.parametrize(
+    ("path", "members", "has_tools"),
+    [
+        ("responses", {"input": [{"type": "additional_tools", "role": "developer", "tools": [TOOL]}]}, True),
+        ("responses", {"input": [{"type": "tool_search_output", "call_id": "c", "tools": [TOOL]}]}, True),
+        ("responses", {"input": [{"role": "user", "content": [{"type": "input_text", "text": "tools"}]}]}, False),
+        ("responses", {"input": [{"role": "user", "content": "a"}], "tools": [TOOL]}, True),
+        ("messages", {"messages": [{"role": "user", "content": [ADDED]}]}, True),
+        ("messages", {"messages": [{"role": "assistant", "content": [
+            {"type": "tool_use", "id": "t", "name": "f", "input": {"tools": [1], "tool": {"a": 1}}}]}]}, False),
+        ("chat", {"messages": [{"role": "system", "content": "a", "Tools": [TOOL]}]}, True),
+        ("chat", {"messages": [{"role": "tool", "tool_call_id": "c", "content": "tools"}]}, False),
+    ],
+)  # fmt: skip
+def test_denied_tools_are_refused_wherever_they_are(path: str, members: dict[str, Any], *, has_tools: bool) -> None:
+    """Items and blocks bring tools as well (openai-python, anthropic-sdk)."""
+    limit = {"max_tokens": 9} if path == "messages" else {}
+    for size in (1, large_body.LARGE_BYTES):
+        raw = json.dumps({"model": "m", **limit, **members, "metadata": {"x": "y" * size}}).encode()
+        read = table.read(path, raw)  # type: ignore[arg-type]
+        if size > 1:
+            read = large_body.from_brief(json.loads(large_body.brief(read)), [raw])
+        refused = False
+        try:
+            validate.restrict(read, Limits(deny=("tools",)), Limits())
+        except InvalidRequest as error:
+            refused = error.param == "tools"
+        assert refused == has_tools, (path, members, size)
+        assert validate.restrict(read, Limits(deny=("seed",)), Limits()) == read
 
 
 def test_a_new_reader_is_found() -> None:
