@@ -99,8 +99,8 @@ REGIONS = frozenset({"us"})
 UNSTATED_IMAGE = "auto-auto"
 """The variant of an image of which the request names neither quality nor size: the standard one."""
 
-_IMAGE = re.compile(r"[a-z0-9_.:-]+-(?:auto|[0-9][a-z0-9.:_]*)")
-"""The variant of an image: quality, size and resolution, as they are asked for (`wings/media/images.py`)."""
+_IMAGE = re.compile(r"[a-z0-9_.:-]+-(?:auto|[0-9][a-z0-9.:_]*)(?:-[a-z0-9._/]+)*")
+"""The variant of an image: quality, size, resolution and more, as they are asked for (`wings/media/images.py`)."""
 
 
 def _is_apart(variant: str, known: Mapping[str, object], *, is_listed: bool) -> bool:

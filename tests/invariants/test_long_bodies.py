@@ -65,6 +65,7 @@ READERS = {
     "formats.gemini.request.config_names": SHORT,
     "formats.openai.completions._changes": SHORT, "formats.openai.completions._read_chat": WHOLE,
     "formats.openai.responses._changes": SHORT, "formats.openai.responses._read": WHOLE,
+    "wings.media.images._params": WHOLE,
     "wings.media.speech.SpeechScan.__init__": SHORT, "wings.media.transcriptions": SHORT,
     "api.other_models.changes": REWRITES,
     "pipeline.request.changed_members": FACTS, "wings.queue.layers._identity": FACTS, "wings.queue.layers._size": FACTS,

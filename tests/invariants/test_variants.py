@@ -73,6 +73,28 @@ def test_an_image_costs_the_row_of_what_is_asked_for_or_is_unknown(endpoint: End
         assert pricing.cost_nusd(FLAT, used) == 80_000_000  # the operator's own price without such rows
 
 
+@pytest.mark.parametrize(
+    ("asked", "variant"),
+    [
+        ({"style": "vector_illustration", "size": "1024x1024"}, "auto-1024x1024-vector_illustration"),
+        ({"style": "Vector art"}, "auto-auto-vector_art"),
+        ({"style": "矢量-x", "image_size": "square"}, "auto-auto-square-_x"),
+        ({"width": 2048, "height": 2048, "steps": 50}, "auto-2048x2048-50"),
+        ({"width": 2048}, "auto-2048xauto"),
+        ({"image_size": "2048x2048"}, "auto-2048x2048"),
+        ({"num_inference_steps": 50}, "auto-50"),
+        ({"style": "natural", "quality": "hd"}, "hd-auto"),
+        ({"style": None, "width": None}, UNSTATED_IMAGE),
+    ],
+)
+def test_members_of_vendors_are_a_variant(asked: dict[str, Any], variant: str) -> None:
+    params = params_of("images", asked)
+    assert params.variant == variant
+    expected = 80_000_000 if variant == UNSTATED_IMAGE else None
+    assert pricing.cost_nusd(BY_VARIANT, Usage(more=TWO, variant=variant)) == expected
+    assert pricing.most_nusd(BY_VARIANT, 0, 0, 0, variant, known=TWO) == expected
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_a_service_costs_its_row_or_is_unknown(service: str) -> None:
     rows = {"input": 1, "output": 2}
@@ -108,6 +130,11 @@ def test_the_table_names_the_services_that_cost_as_much_as_the_standard_one() ->
         ("hailuo", {}, {"model": "MiniMax-Hailuo-02", "resolution": "2K"}, False),
         ("ideogram", {"version": "v3", "action": "generate"}, {"rendering_speed": "BEST"}, False),
         ("recraft", {"action": "generations"}, {"model": "recraftv4_1_pro"}, False),
+        ("recraft", {"action": "generations"}, {"style": "Vector art"}, True),
+        ("recraft", {"action": "generations"}, {"style": "Line art"}, False),
+        ("recraft", {"action": "generations"}, {"model": "recraftv3", "style": "Line art"}, False),
+        ("recraft", {"action": "generations"}, {"model": "recraftv3", "style_id": "own"}, False),
+        ("recraft", {"action": "generations"}, {"model": "recraftv4_1", "style": "Line art"}, False),
         ("veo", {"model": "veo-3.1-generate-preview"}, {}, False),
     ],
 )

@@ -8,7 +8,8 @@ read while they arrive.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
 
@@ -90,6 +91,23 @@ class ImageEditByReference(ImageGeneration):
     mask: dict[str, Any] | None = None
 
 
+_SIDES = ("width", "height")
+_OF_VENDORS = ("image_size", "steps", "num_inference_steps", "style")
+"""Members by which vendors price an image: Together AI and SiliconFlow by pixels and steps (docs.together.ai,
+docs.siliconflow.cn, image generation), Recraft by vector styles (recraft.ai/docs, "Styles")."""
+_NO_NAME = re.compile(r"[^a-z0-9._/]+")
+
+
+def _of_vendors(members: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked for of these, in the name of a variant. The styles of DALL-E 3 cost the same (openai-python,
+    image_generate_params.py)."""
+    given = {name: members[name] for name in (*_SIDES, *_OF_VENDORS) if members.get(name) is not None}
+    named = {name: _NO_NAME.sub("_", str(value)[:40].lower()) for name, value in given.items()}
+    if not named.keys().isdisjoint(_SIDES):
+        yield "x".join([named.get(side, "auto") for side in _SIDES])
+    yield from (named[name] for name in _OF_VENDORS if named.get(name) not in (None, "", "vivid", "natural"))
+
+
 def _params(document: Document, body: ImageGeneration | ImageVariation, images: int) -> Params:
     n, quality, sizes, text, group = body.n or 1, None, [body.size], 0, 1
     if isinstance(body, ImageGeneration):
@@ -98,7 +116,8 @@ def _params(document: Document, body: ImageGeneration | ImageVariation, images: 
         if body.sequential_image_generation not in (None, "disabled"):
             options = body.sequential_image_generation_options or SequentialImages()
             group = options.max_images or LARGEST_GROUP
-    size = "-".join([each for each in sizes if each])
+    asked = [*filter(None, sizes), *_of_vendors(document.members)]
+    size = "-".join(asked if asked and (asked[0] == "auto" or asked[0][0].isdecimal()) else ["auto", *asked])
     return Params(
         document=document,
         model=body.model,
@@ -108,7 +127,7 @@ def _params(document: Document, body: ImageGeneration | ImageVariation, images: 
         default_output=LARGEST_IMAGE_TOKENS * group,
         output_param="n",
         units=units.counts({"images": n * group}),
-        variant=f"{quality or 'auto'}-{size or 'auto'}",
+        variant=f"{quality or 'auto'}-{size}",
         is_usage_known=True,
         token_parts=units.counts({"image_in": LARGEST_INPUT_TOKENS * images, "image_out": units.ALL}),
     )
