@@ -145,7 +145,8 @@ def test_a_value_has_what_the_files_of_a_worker_use(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
     value = MultiProcessValue()("counter", "calls", "calls_total", (), (), "Calls.")
     assert {"_file", "_key", "_value"} <= vars(value).keys()
-    assert {"_positions", "_m"} <= vars(value._file).keys()
+    assert {"_positions", "_m", "_used", "_capacity", "_fname"} <= vars(value._file).keys()
+    assert callable(value._file._init_value)
 
 
 def test_the_library_reads_the_files_of_live_counters() -> None:

@@ -84,7 +84,10 @@ class BoundedLabels:
                 known = dict.fromkeys(json.loads(line) for line in file)
                 wanted = [name for name in names if name not in known]
                 new = wanted[: max(0, self._most - len(known))]
-                file.write("".join([f"{json.dumps(name)}\n" for name in new]))
+                size, text = file.seek(0, os.SEEK_END), "".join([f"{json.dumps(name)}\n" for name in new]).encode()
+                if os.write(file.fileno(), text) < len(text):  # the disk is full: no half of a line stays
+                    new = []
+                    file.truncate(size)
         except OSError:
             return  # the gateway is at its end, or its disk is: what has no label is counted with the others
         self._own = dict.fromkeys([*known, *new])

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import logging
 import os
 import uuid
 from array import array
@@ -26,6 +27,9 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from prometheus_client import values
+from prometheus_client.mmap_dict import MmapedDict
+
+log = logging.getLogger("gateway")
 
 _SUMMED = ("counter", "histogram")
 """The files that outlive their worker, by how their names begin. Gauges end with it."""
@@ -40,6 +44,28 @@ _VALUE = Struct("dd")
 """A value in the files of prometheus-client (mmap_dict.py), and a time, which is always 0 here."""
 
 
+class _WholeFile(MmapedDict):
+    """A file of values that has all of its bytes before they are mapped, or raises `OSError`: where the disk is full a
+    write to a hole in a file kills the process (SIGBUS)."""
+
+    def __init__(self, filename: str) -> None:
+        if not os.path.exists(filename):  # noqa: PTH110 - another process may have had the same id
+            _fill(f"{filename}.new", 1 << 16)
+            os.rename(f"{filename}.new", filename)  # noqa: PTH104
+        super().__init__(filename)  # type: ignore[no-untyped-call]
+
+    def _init_value(self, key: str) -> None:
+        if self._used + len(key.encode()) + 2 * _VALUE.size > self._capacity:
+            _fill(self._fname, 2 * self._capacity)
+        super()._init_value(key)  # type: ignore[no-untyped-call]
+
+
+def _fill(path: str, size: int) -> None:
+    with Path(path).open("ab", buffering=0) as file:
+        while (missing := size - file.seek(0, os.SEEK_END)) > 0:
+            file.write(bytes(missing))
+
+
 class WorkerFiles:
     """Made before the first metric of the process, in the folder that the supervisor has named."""
 
@@ -52,6 +78,9 @@ class WorkerFiles:
         self._changed: dict[Any, None] = {}
         self.on_change: Callable[[], object] = lambda: None
         """Called when a value differs from its file for the first time since the last write."""
+        self._is_full = False
+        """Whether it was logged that a value has no room in its file."""
+        values.MmapedDict = _WholeFile  # type: ignore[assignment, misc]
         values.ValueClass = self._value_class()
 
     def _value_class(self) -> Any:
@@ -60,13 +89,24 @@ class WorkerFiles:
         changed, files = self._changed, self
 
         class GatheredValue(base):  # type: ignore[misc]
-            """A value whose file is written later."""
+            """A value whose file is written later, and which is in memory alone where its file has no room."""
 
             def __init__(self, typ: str, *args: Any, **kwargs: Any) -> None:
-                super().__init__(typ, *args, **kwargs)
-                self.kind = typ
-                self.place: int = self._file._positions[self._key]  # noqa: SLF001
-                """Where it is in its file, in bytes."""
+                self.kind, self._args, self._value, self.place = typ, (args, kwargs), 0.0, 0
+                self.has_place()
+
+            def has_place(self) -> bool:
+                """Whether it is in its file, at `place` in bytes, at last."""
+                if not self.place:
+                    value, (args, kwargs) = self._value, self._args
+                    try:
+                        super().__init__(self.kind, *args, **kwargs)
+                    except OSError as error:
+                        files._note_full(error)
+                        return False
+                    self._value += value
+                    self.place = self._file._positions[self._key]  # noqa: SLF001
+                return True
 
             def inc(self, amount: float) -> None:
                 if not changed:
@@ -90,7 +130,7 @@ class WorkerFiles:
         """Write what has changed. `marks`: by the name of a journal, the last entry whose call is counted."""
         if not self._changed and marks == self._marks:
             return
-        every = list(self._changed)
+        every = [value for value in self._changed if value.has_place()]
         self._changed.clear()
         summed = [value for value in every if value.kind in _SUMMED]
         for start in range(0, len(summed) or 1, _MOST):
@@ -99,6 +139,11 @@ class WorkerFiles:
             _write_files(portion)
         _write_files([value for value in every if value.kind not in _SUMMED])
         self._marks = marks
+
+    def _note_full(self, error: OSError) -> None:
+        if not self._is_full:
+            self._is_full = True
+            log.warning("new metrics are kept in memory, and missing at /metrics: %s: %s", self._folder, error.strerror)
 
     def _write_log(self, changed: list[Any], marks: Mapping[str, int]) -> None:
         by_kind = [[value for value in changed if value.kind == kind] for kind in _SUMMED]

@@ -267,6 +267,15 @@ def test_a_worker_learns_of_labels_that_others_gave(tmp_path: Path) -> None:
     assert other.every() == {"x"}
 
 
+def test_half_of_a_label_on_a_full_disk_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    labels, write = BoundedLabels(["a"], 9, tmp_path / "key-labels"), os.write
+    monkeypatch.setattr(os, "write", lambda file, text: write(file, text[:3]))
+    assert labels("bob") == "other"
+    monkeypatch.undo()
+    assert [labels("carol"), labels("bob")] == ["carol", "bob"]
+    assert (tmp_path / "key-labels").read_text().split() == ['"a"', '"carol"', '"bob"']
+
+
 def test_a_folder_that_is_gone_costs_labels_and_no_call(tmp_path: Path) -> None:
     labels = BoundedLabels(["a"], 9, tmp_path / "gone" / "key-labels")
     assert [labels("a"), labels("")] == ["other", ""]

@@ -145,3 +145,48 @@ def test_a_write_that_did_not_reach_its_log_counts_for_nothing(tmp_path: Path, d
     worker_files.complete(tmp_path, pid)
     assert sums(tmp_path) == {**sums(tmp_path), "calls_total": 6, "seconds_count": 3}
     assert reader(tmp_path)("journal") == (None if damage == "empty" else 10)
+
+
+WITHOUT_ROOM = """
+import os, resource
+from pathlib import Path
+from prometheus_client import Counter, Gauge
+from gateway.observe.worker_files import WorkerFiles
+
+files = WorkerFiles(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
+
+
+def limit(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+def count(name):
+    for number in range(2000):
+        counter.labels(f"{name}-{number}").inc()
+    gauge.set(7)
+    files.write({})
+
+
+limit(0)
+counter, gauge = Counter("calls", "c", ["key"]), Gauge("under_way", "g", multiprocess_mode="livesum")
+count("first")
+assert not list(files._folder.glob("*.db"))
+limit(resource.RLIM_INFINITY)
+count("first")
+(path,) = files._folder.glob("counter_*.db")
+limit(path.stat().st_size)
+count("other")
+limit(resource.RLIM_INFINITY)
+count("other")
+for path in files._folder.glob("*.db"):
+    assert path.stat().st_blocks * 512 >= path.stat().st_size, "a write to a hole of a full disk kills the process"
+"""
+
+
+def test_without_room_for_their_files_metrics_are_kept_in_memory(tmp_path: Path) -> None:
+    """Where there is room again, all that was counted meanwhile is in the files."""
+    env = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    asked = [sys.executable, "-c", WITHOUT_ROOM]
+    worker = subprocess.run(asked, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (worker.returncode, worker.stderr.count("new metrics are kept in memory")) == (0, 1), worker.stderr
+    assert {"calls_total": 8000, "under_way": 7}.items() <= sums(tmp_path).items()

@@ -23,7 +23,7 @@ import yaml
 from tests.conftest import StartsGateways
 from tests.fakes.redis_servers import RedisServer
 from tests.flows.books import ACCOUNTS
-from tests.flows.gateway_process import Gateway, command, eventually, run, settings
+from tests.flows.gateway_process import Gateway, command, eventually, key, run, settings
 from tests.flows.scenario import Scenario
 
 DISK_BYTES = 1024 * 1024
@@ -198,3 +198,23 @@ def test_a_start_with_a_full_disk_names_the_journal(tmp_path: Path) -> None:
         ended = run("serve", "--config", str(file))
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.splitlines()[-1].startswith(f"gateway: cannot use {journal}")
+
+
+def test_a_full_temporary_folder_ends_no_worker(start_gateway: StartsGateways, tmp_path: Path) -> None:
+    """The metrics are in files there. Those that find no room are in memory until there is some."""
+    with Scenario() as scenario, small_disk(tmp_path / "disk") as disk:
+        names = [f"k{number}" for number in range(60)]
+        keys = [*ACCOUNTS["keys"], *map(key, names)]
+        gateway = start_gateway(
+            settings(scenario.url, server={"workers": 2}, **{**ACCOUNTS, "keys": keys}),
+            env={"TMPDIR": str(tmp_path / "disk")},
+        )
+        assert all(received.is_served for received in scenario.burst(gateway, 10))
+        workers = gateway.workers()
+        if disk is not None:
+            disk.begin(gateway)
+        assert all(scenario.call(gateway, name).is_served for name in names * 2)
+        if disk is not None:
+            disk.end(gateway)
+        assert all(scenario.call(gateway, name).is_served for name in names * 2)
+        assert gateway.workers() == workers
