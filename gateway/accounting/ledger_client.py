@@ -29,6 +29,7 @@ from gateway.records import Claim, Granted, Record, Refused, Window, WindowStatu
 from gateway.store import (
     Applied,
     Batch,
+    Item,
     JournalFull,
     Progress,
     RateDraw,
@@ -44,7 +45,7 @@ from .batcher import Batcher, PendingReserve, SentBatch
 from .changed_windows import ChangedWindows
 from .offline_quota import OfflineQuota
 from .outage import HOLD_S, Outage, OutageAction, OutageEvent
-from .recovery import NoMetrics, RecoveredCalls, Recovery
+from .recovery import DOUBTED_FOR_S, NoMetrics, RecoveredCalls, Recovery
 from .send_queue import CommitWaiters
 
 log = logging.getLogger("gateway")
@@ -112,6 +113,8 @@ class LedgerClient:
         if settings.on_outage == "allow":
             self._offline = OfflineQuota(settings.outage_share)
         self._held: _HeldCalls | None = None
+        self._doubted: list[Item] = []
+        """The item that the store has rejected alone, once."""
         self._journalled: asyncio.Future[None] = self._loop.create_future()
         self._journalled.set_result(None)
         self._is_closed = False
@@ -389,7 +392,8 @@ class LedgerClient:
 
     async def _single_out(self, sent: SentBatch, error: Exception) -> None:
         """The content of the batch is at fault, which would be a bug: send the items one by one, and skip an item that
-        fails alone.
+        fails alone twice, the second time `DOUBTED_FOR_S` after the store has answered a ping. A draw fails at once:
+        its caller waits.
 
         A faulty settlement must not block all others for ever. A server that refuses every item counts as away.
         """
@@ -400,6 +404,12 @@ class LedgerClient:
         if len(sent.items) > 1:
             self._batcher.put_back(sent)
             self._batcher.send_singly()
+            return
+        if not sent.draws and sent.items != self._doubted:
+            self._doubted = sent.items
+            self._batcher.put_back(sent)
+            self._commit_waiters.store_is_slow()
+            await asyncio.sleep(DOUBTED_FOR_S)
             return
         for opening in sent.forced:
             self._batcher.forced.pop(opening.record.id, None)

@@ -24,6 +24,9 @@ log = logging.getLogger("gateway")
 LOOK_EVERY_S = 5.0
 TRY_AGAIN_S = 0.5
 """Pause between attempts while the store is unavailable."""
+DOUBTED_FOR_S = 1.0
+"""How long after its first failure an item is sent alone again, before it is given up: the server may have been in a
+state that it does not name, such as in the middle of a move of its keys."""
 PORTION = 50
 """Entries in one batch, so that other workers get their turns in between."""
 
@@ -190,10 +193,10 @@ async def _deliver_after(store: Store, journal: Journal, progress: Progress) -> 
         journal.delivered(portion[-1].number)
 
 
-async def _send(store: Store, worker: str, seq: int, items: list[Item]) -> int:
+async def _send(store: Store, worker: str, seq: int, items: list[Item], *, is_doubted: bool = False) -> int:
     """Send a batch after the one numbered `seq`; returns the number of the last one that was applied.
 
-    An item that the store rejects, which would be a bug here, is skipped and logged.
+    An item that the store rejects twice, which would be a bug here, is skipped and logged.
     """
     try:
         await store.apply(Batch(worker, seq + 1, seq, items, is_adopted=True))
@@ -204,6 +207,9 @@ async def _send(store: Store, worker: str, seq: int, items: list[Item]) -> int:
             await store.ping()
         except Exception:
             raise StoreUnavailable(f"{type(error).__name__}: {error}") from None  # a server that rejects everything
+        if len(items) == 1 and not is_doubted:
+            await asyncio.sleep(DOUBTED_FOR_S)
+            return await _send(store, worker, seq, items, is_doubted=True)
         if len(items) == 1:
             log.exception("the store cannot take %s of the journal %s", items[0], worker)
             return seq

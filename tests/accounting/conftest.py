@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.accounting import LedgerClient, outage
+from gateway.accounting import LedgerClient, ledger_client, outage, recovery
 from gateway.journal import disk
 
 from .fake_store import FakeStore, OpensClients, open_client
@@ -27,6 +27,8 @@ async def store() -> FakeStore:
 async def open_one(store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[OpensClients]:
     """Opens bookkeepers in front of the same store, each with a journal of its own in the same folder."""
     monkeypatch.setattr(outage, "TRY_AGAIN_S", (0.0, 0.01))
+    for place in (ledger_client, recovery):
+        monkeypatch.setattr(place, "DOUBTED_FOR_S", 0.01)
     opened: list[LedgerClient] = []
 
     def open_it(of: Any = None, **changes: Any) -> LedgerClient:

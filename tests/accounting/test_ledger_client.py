@@ -700,6 +700,26 @@ async def test_one_bad_request_does_not_block_the_others(
     assert len(store.batches[-1].items) == 3  # one batch again
 
 
+@pytest.mark.parametrize("is_quick", [False, True])
+async def test_a_settlement_that_failed_for_a_moment_alone_is_sent_again(
+    store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch, *, is_quick: bool
+) -> None:
+    """The server is well again when it is asked, as after a move of its keys."""
+    wish = await drawn(books, "a")
+    store.is_quick, store.poison = is_quick, {"a"}
+    monkeypatch.setattr(store, "ping", healing(store))
+    await books.settle(*settlement(wish))
+    await until(lambda: books.pending == 0)
+    assert (store.applied, store.voided) == (["a"], [])
+
+
+def healing(store: FakeStore) -> Any:
+    async def ping() -> None:
+        store.poison.clear()
+
+    return ping
+
+
 async def test_a_server_that_takes_nothing_is_away_and_nothing_is_thrown_away(
     store: FakeStore, books: LedgerClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -969,6 +989,21 @@ async def test_an_entry_that_cannot_be_taken_does_not_keep_a_journal_for_ever(
         books.settle(*settlement(wish))
     await books.close(0.01)
     store.is_away, store.may_forget, store.poison = False, True, {"bad"}
+    open_one(adopts=True)
+    await until(lambda: store.retired)
+    assert store.applied == ["a"]
+
+
+async def test_an_entry_that_failed_for_a_moment_is_delivered_again(
+    store: FakeStore, open_one: OpensClients, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    books = open_one()
+    wish = await drawn(books, "a")
+    store.is_away = True
+    books.settle(*settlement(wish))
+    await books.close(0.01)
+    store.is_away, store.poison = False, {"a"}
+    monkeypatch.setattr(store, "ping", healing(store))
     open_one(adopts=True)
     await until(lambda: store.retired)
     assert store.applied == ["a"]

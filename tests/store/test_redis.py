@@ -736,6 +736,34 @@ async def test_a_server_that_forgets_each_script_is_away(server: RedisServer) ->
     await link.close()
 
 
+WITHOUT_CODE = {
+    "Lua script attempted to access a non local key in a cluster node": "slot is being moved",  # 6.2
+    "Script attempted to access a non local key in a cluster node": "slot is being moved",
+    "Unable to execute command 'hmget' in script because undeclared keys were accessed during rehashing of the slot": (
+        "slot is being moved"
+    ),
+    "Script attempted to access a slot not served": "its cluster is down",
+    "Script attempted to execute a command while the cluster is down": "its cluster is down",
+    "Script attempted to execute a write command while the cluster is down and readonly": "its cluster is down",
+    "Script attempted to access keys that do not hash to the same slot": "use redis.cluster://",
+    "Command 'hmget' in script attempted to access keys that don't hash to the same slot": "use redis.cluster://",
+    "Can not execute the command on a stale replica": "its master is down",
+    "ACL failure in script: User gateway has no permissions": "may not do all that the gateway does",
+    "max number of clients + cluster connections reached": "too many clients",
+}
+"""All that scriptVerifyClusterState, scriptVerifyAllowStale, scriptVerifyACL (src/script.c of Redis 7.4 and Valkey 8) and
+acceptCommonHandler (src/networking.c) answer."""
+
+
+@pytest.mark.parametrize("text", WITHOUT_CODE)
+async def test_a_server_that_cannot_serve_a_script_now_is_away(server: RedisServer, text: str) -> None:
+    """An error that is no outage would cost the settlement of the batch."""
+    link = RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet)
+    with pytest.raises(StoreUnavailable, match=WITHOUT_CODE[text]):
+        await link.run(Script.of("return redis.error_reply(ARGV[1])"), [], [f"ERR {text}"])
+    await link.close()
+
+
 async def test_a_script_that_an_administrator_has_ended_was_not_carried_out(server: RedisServer) -> None:
     link, other = (RedisConnection(Settings(url=server.url).redis, PATIENCE_S, greet) for _ in range(2))
     (limit,) = await other.ask(("CONFIG", "GET", "lua-time-limit"))

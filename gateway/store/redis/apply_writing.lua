@@ -148,6 +148,8 @@ local length = 0
 if #records + #newly_lost > 0 then
   length = call('XLEN', RECORDS) -- whatever keeps us from a key shows itself before anything is written
 end
+-- A node whose slot is being moved away refuses each key that it does not have. It never has this one.
+call('GET', BASE .. 'absent')
 
 local function write(command, key, arguments)
   for first = 1, #arguments, AT_ONCE do

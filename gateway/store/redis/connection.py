@@ -150,8 +150,25 @@ AWAY = {
     "CROSSSLOT": "it belongs to a cluster; use redis+cluster://",
     "MOVED": "its cluster nodes disagree about the owner of the store's slot",
     "NOSCRIPT": "it forgets scripts as soon as they are loaded",
+    "MAXCLIENTS": "it has too many clients",
 }
 """The meaning of temporary errors that do not depend on the request."""
+
+WITHOUT_CODE = {
+    "non local key in a cluster node": "ASK",
+    "during rehashing of the slot": "TRYAGAIN",
+    "slot not served": "CLUSTERDOWN",
+    "cluster is down": "CLUSTERDOWN",
+    "hash to the same slot": "CROSSSLOT",
+    "on a stale replica": "MASTERDOWN",
+    "ACL failure in script": "NOPERM",
+    "user executing the script can't": "NOPERM",
+    "Script killed by user": "BUSY",  # by SCRIPT KILL, which an administrator gives while it is busy
+    "max number of clients": "MAXCLIENTS",
+}
+"""Parts of errors that servers answer without the word for them, most of them inside scripts. Sources: src/script.c
+(scriptVerifyClusterState, scriptVerifyAllowStale, scriptVerifyACL) and src/networking.c (acceptCommonHandler) of Redis
+7.0 to 7.4 and Valkey 8, and src/scripting.c of Redis 6.2."""
 
 
 class ServerMisconfigured(StoreUnavailable):
@@ -349,14 +366,12 @@ def _code(error: BaseException) -> str:
     if isinstance(error, AskError):
         return "MOVED" if isinstance(error, MovedError) else "ASK"
     text = str(error)
-    # Inside a script most servers do not answer NOPERM.
-    if isinstance(error, NoPermissionError) or re.search(
-        r"user executing the script can't|ACL failure in script", text
-    ):
+    if isinstance(error, NoPermissionError):
         return "NOPERM"
-    if "Script killed by user" in text:  # by SCRIPT KILL, which an administrator gives while it is busy
-        return "BUSY"
-    # It also puts the word behind the place in the script. redis-py takes it out of the errors that it knows.
+    for part, code in WITHOUT_CODE.items():
+        if part in text:
+            return code
+    # Inside a script the word may be behind the place in the script. redis-py takes it out of the errors that it knows.
     found = re.match(r"([A-Z]{3,})\b", text) or re.search(r": -([A-Z]{3,})\b", text)
     return found[1] if found else getattr(error, "status_code", None) or ""
 

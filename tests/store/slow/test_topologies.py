@@ -21,6 +21,7 @@ from tests.fakes.redis_groups import Cluster, Sentinels, wait_until_replicated
 from tests.fakes.redis_servers import PATIENCE_S, Certificates, RedisServer, wait_until
 from tests.fakes.wire_proxy import WireProxy
 from tests.store.changes import SECOND, daily, draw, settlement
+from tests.store.test_redis import everything
 from tests.store.worker import Worker
 
 SECRET = "e" * 64
@@ -257,3 +258,30 @@ async def test_a_cluster_keeps_all_sums_through_the_loss_of_a_master(tmp_path: P
             await worker.granted(claim)
             await worker.refused(claim)
             assert await requests(neighbour) == 1
+
+
+@pytest.mark.timeout(240)
+async def test_a_node_changes_nothing_while_the_slot_is_moved_away(tmp_path: Path) -> None:
+    """Of a call whose keys are not all there a node carries out the part before the first that is missing."""
+    with Cluster(tmp_path) as group:
+        owner = group.node_of("{gateway}")
+        slot = owner.cli("CLUSTER", "KEYSLOT", "{gateway}")
+        target = next(node for node in group.nodes if node is not owner).cli("CLUSTER", "MYID")
+        async with opened(group.url) as store:
+            worker, claim = Worker(store), calendar(3)
+            await worker.settle(await worker.granted(claim))
+            wish = await worker.granted(claim)
+            # All that it reads is there, and one key that it writes is not.
+            lease = owner.cli("HGET", f"{{gateway}}:1:leases:{worker.name}", wish.record.id)
+            owner.call("HSET", f"{{gateway}}:1:lost:{worker.name}", "another", f"1-1\t{lease}")
+            (index,) = owner.cli("KEYS", "*sums:groups-*").split()
+            owner.call("DEL", index)
+            owner.call("CLUSTER", "SETSLOT", slot, "MIGRATING", target)
+            before = everything(owner)
+            for attempt in (worker.settle(wish, key="new"), worker.granted(claim), store.retire(worker.name)):
+                with pytest.raises(StoreUnavailable, match="slot is being moved"):
+                    await attempt
+            assert everything(owner) == before
+            owner.call("CLUSTER", "SETSLOT", slot, "STABLE")
+            await worker.settle(wish)
+            assert wish.record.id in [row["id"] for row in await store.calls(10)]
