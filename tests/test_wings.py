@@ -98,8 +98,8 @@ there before. Whatever such a feature changes in the trunk or in another wing is
 
 CEILINGS = {
     "files": 400,
-    "lines": 72_250,
-    "lines of the trunk": 53_250,
+    "lines": 73_000,
+    "lines of the trunk": 54_000,
     "arrows from the trunk to wings": 0,
     "arrows between wings": 0,
 }
