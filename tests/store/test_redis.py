@@ -751,8 +751,8 @@ WITHOUT_CODE = {
     "ACL failure in script: User gateway has no permissions": "may not do all that the gateway does",
     "max number of clients + cluster connections reached": "too many clients",
 }
-"""All that scriptVerifyClusterState, scriptVerifyAllowStale, scriptVerifyACL (src/script.c of Redis 7.4 and Valkey 8) and
-acceptCommonHandler (src/networking.c) answer."""
+"""All that scriptVerifyClusterState, scriptVerifyAllowStale, scriptVerifyACL (src/script.c of Redis 7.4 and Valkey 8)
+and acceptCommonHandler (src/networking.c) answer."""
 
 
 @pytest.mark.parametrize("text", WITHOUT_CODE)
