@@ -30,8 +30,12 @@ MAX_DEPTH = 256
 """Arrays and objects inside each other. Real bodies (a JSON schema inside a tool) stay below 30. Python's decoder gives
 up at about 1,000, depending on version and call depth; a fixed limit is the same everywhere."""
 
-MAX_NESTED = 2_000_000
-"""Arrays and objects. Each takes some microseconds: more of them could not be read within the time for one body."""
+MAX_MARKS = 2_000_000
+"""Brackets, colons and commas. Each takes a microsecond or two: more of them would keep the bodies of others waiting.
+Ten thousand requests of a batch have 200 each."""
+
+MAX_PARAMETERS = 8192
+"""Members of the body itself. Each is looked up by many rules."""
 
 NOT_JSON = (
     "We could not parse the JSON body of your request. (HINT: This likely means you aren't using your HTTP library "
@@ -53,7 +57,7 @@ _WHOLE_TEXT = re.compile(
     r"(?:[^\\]++|\\[^u]|\\u(?![dD][89a-fA-F])|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})*+"
 )
 
-_NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}"'))
+_NOT_STRUCTURE = bytes(set(range(256)) - set(b'[]{}:,"'))
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # +1 and -1, as signed bytes
 
@@ -71,14 +75,16 @@ def parse(raw: bytes) -> Document:
         text = raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
-    if _brackets(raw) > MAX_DEPTH:  # hardly ever: fewer brackets cannot be deep
-        _refuse_depth(raw)
+    if _brackets(raw) > MAX_DEPTH or len(raw) > MAX_MARKS:  # hardly ever: fewer brackets cannot be deep
+        _refuse_structure(raw)
     try:
         members = _DECODER.decode(text)
     except (ValueError, RecursionError):
         members = None
     if type(members) is not dict:
         _refuse_unreadable(text)
+    if len(members) > MAX_PARAMETERS:
+        _refuse(f"It has more than {MAX_PARAMETERS} parameters")
     if "\\" in text:
         end = _end(_WHOLE_TEXT, text, 0)
         if end != len(text):
@@ -96,7 +102,7 @@ def parse_any(text: str) -> Any:
 
 def spans(document: Document) -> dict[str, tuple[int, int]]:
     """The position of each top-level value in the text. Reads the text a second time, because few calls need it."""
-    return _walk(document.text)
+    return _walk(document.text, _QUICK_DECODER)
 
 
 def replace(document: Document, values: Mapping[str, Any]) -> bytes:
@@ -145,19 +151,23 @@ def _structure(raw: bytes) -> bytes:
     return b"".join(pieces[::2])
 
 
-def _refuse_depth(raw: bytes) -> None:
-    structure = _structure(raw)
-    if _brackets(structure) > MAX_NESTED:
-        _refuse(f"There are more than {MAX_NESTED} arrays and objects in it: send fewer of them at once")
-    steps = steps_of(structure)
-    if max(accumulate(steps), default=0) > MAX_DEPTH:
-        _refuse_nesting()
+def _refuse_structure(raw: bytes) -> None:
+    if _marks(raw) > MAX_MARKS or _brackets(raw) > MAX_DEPTH:
+        structure = _structure(raw)
+        if _marks(structure) > MAX_MARKS:
+            _refuse(f"There are more than {MAX_MARKS} brackets, colons and commas between its texts: send less at once")
+        if max(accumulate(steps_of(structure)), default=0) > MAX_DEPTH:
+            _refuse_nesting()
+
+
+def _marks(text: bytes) -> int:
+    return _brackets(text) + text.count(b":") + text.count(b",")
 
 
 def _refuse_unreadable(text: str) -> NoReturn:
     """Raise the reason why the text is not one JSON object, with its position."""
     try:
-        _walk(text)
+        _walk(text, _DECODER)
     except json.JSONDecodeError as error:
         # Only the decoder's own fixed words: some versions add a piece of the input after a colon.
         _refuse(error.msg.partition(":")[0].removesuffix(" starting at").removesuffix(" at"), text, error.pos)
@@ -169,7 +179,7 @@ def _refuse_unreadable(text: str) -> NoReturn:
     _refuse("It could not be read")
 
 
-def _walk(text: str) -> dict[str, tuple[int, int]]:
+def _walk(text: str, decoder: json.JSONDecoder) -> dict[str, tuple[int, int]]:
     """The positions of the values of the object that the text must be."""
     places: dict[str, tuple[int, int]] = {}
     at = _enter(text)
@@ -178,7 +188,7 @@ def _walk(text: str) -> dict[str, tuple[int, int]]:
         return places
     name, start = _name(text, at)
     while True:
-        _, at = _DECODER.raw_decode(text, start)
+        _, at = decoder.raw_decode(text, start)
         if name in places:
             _refuse_duplicate(name)
         places[name] = (start, at)
@@ -250,6 +260,7 @@ def _constant(name: str) -> NoReturn:
 
 _ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
 _DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_float, parse_constant=_constant)
+_QUICK_DECODER = json.JSONDecoder()  # for text that was checked
 
 
 def _refuse(what: str, text: str = "", at: int | None = None) -> NoReturn:

@@ -1,6 +1,6 @@
 """Large bodies: small values and the positions of all values are kept, not the parsed document.
 
-Parsing 25 MB takes one second, in the worst case ten, and would block the worker's other calls. A separate process
+Parsing 25 MB takes one second, in the worst case four, and would block the worker's other calls. A separate process
 reads such a body (`process/large_body_process.py`). The worker gets a small result: the checked `Params`, whose
 document has placeholders for long values, and the facts that are somewhere inside these: the files that they name, and
 whether a tool acts. It keeps the body as the received pieces.
@@ -9,6 +9,7 @@ whether a tool acts. It keeps the body as the received pieces.
 from __future__ import annotations
 
 import json
+import math
 from codecs import BOM_UTF8
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -23,6 +24,10 @@ from .json_document import spans
 
 LARGE_BYTES = 65536
 """A longer body is large. One of this length is read in about 3 ms, the worst in 10 ms."""
+
+SHORT_BYTES, SHORT_BRACKETS = 1_048_576, 65_536
+"""A body with more is read by a process of its own, since it may take seconds. One with less takes a quarter of one at
+most; a megabyte of an agent's has some thousand arrays and objects."""
 
 MAX_KEPT = 8192
 """Characters of a value that is kept. Every number is shorter."""
@@ -86,6 +91,17 @@ def brief(
             param=long[0] if long else None,
         )
     return found
+
+
+def is_long(pieces: Sequence[Piece]) -> bool:
+    """Whether a body in these pieces may take long to read."""
+    size = brackets = 0
+    for text in map(bytes, pieces):
+        size += len(text)
+        brackets += text.count(b"{") + text.count(b"[")
+        if size > SHORT_BYTES or brackets > SHORT_BRACKETS:
+            return True
+    return False
 
 
 def line(known: Mapping[str, Any]) -> bytes:
@@ -251,13 +267,22 @@ def _stand_in(value: Any, name: str = "") -> Any:
         first = value[0]
         return [type(first)() if isinstance(first, str | dict | list) else first] * min(len(value), MAX_COUNTED)
     if isinstance(value, dict):
-        scalars = {name: each for name, each in value.items() if not isinstance(each, str | dict | list)}
-        texts = {name: _stand_in(each, name) if name in _USERS else each for name, each in value.items()}
-        scalars |= {name: each for name, each in texts.items() if isinstance(each, str) and len(each) <= MAX_TEXT}
-        if sum([len(name) + len(str(each)) for name, each in scalars.items()]) <= MAX_SCALARS:
-            return scalars
-        return {name: scalars[name] for name in scalars if name in _DECISIVE}
+        kept = _scalars(value, MAX_SCALARS)
+        return _scalars({name: value[name] for name in value.keys() & _DECISIVE}) if kept is None else kept
     return type(value)() if isinstance(value, str) else value
+
+
+def _scalars(members: Mapping[str, Any], most: float = math.inf) -> dict[str, Any] | None:
+    """The texts and numbers of an object; None: they have more characters."""
+    kept = {}
+    for name, value in members.items():
+        if isinstance(value, dict | list) or (isinstance(value, str) and len(value) > MAX_TEXT and name not in _USERS):
+            continue
+        kept[name] = value[:MAX_TEXT] if isinstance(value, str) else value
+        most -= len(name) + len(str(kept[name]))
+        if most < 0:
+            return None
+    return kept
 
 
 def _in_bytes(text: str, places: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int]]:

@@ -1,8 +1,8 @@
 """A process that reads large bodies for one worker, so that the worker's event loop is not blocked meanwhile.
 
 It reads requests from its standard input and writes answers to its standard output, one after the other. A request is a
-line, `{"job": "read", "endpoint": "chat", "length": 26214400}` with what else the job needs, and the body; an answer is
-a line: the result of the job, or `{"refused": [message, param, code]}`, `{"unfit": "why"}` or
+line, `{"job": "read", "endpoint": "chat", "length": 26214400, "idle_s": 0}` with what else the job needs, and the body;
+an answer is a line: the result of the job, or `{"refused": [message, param, code]}`, `{"unfit": "why"}` or
 `{"failed": "MemoryError"}`. Where it has a `length`, the bytes of a body follow.
 
 | job | result |
@@ -11,7 +11,8 @@ a line: the result of the job, or `{"refused": [message, param, code]}`, `{"unfi
 | `rewrite` | the body as it goes up: `formats/bridges.py` |
 | `make` | what a function of a module makes of the body, pickled as the function and its further arguments are |
 
-It ends when its standard input is closed, which happens when the worker ends for any reason. It has no state.
+It ends when its standard input is closed, which happens when the worker ends for any reason, and when no other
+request has come for `idle_s` seconds, unless they are 0. It has no state.
 """
 
 from __future__ import annotations
@@ -82,12 +83,14 @@ def main() -> None:
     gc.freeze()
     source, sink = sys.stdin.buffer, sys.stdout.buffer
     while line := source.readline():
+        signal.setitimer(signal.ITIMER_REAL, 0)
         asked = json.loads(line)
         for written in answer(asked, source.read(asked["length"])):
             sink.write(written)
         sink.flush()
         del written
         gc.collect()
+        signal.setitimer(signal.ITIMER_REAL, asked["idle_s"])
 
 
 if __name__ == "__main__":

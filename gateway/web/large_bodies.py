@@ -1,8 +1,8 @@
 """The worker's side of the processes that read large bodies and make long answers
-(`gateway/process/large_body_process.py`): each is started for the first one and kept.
+(`gateway/process/large_body_process.py`): each is started for the first one; that of the longest ends when it is idle.
 
-A process takes one at a time, and others wait, of each key one; short ones do not. A request that waits too
-long is refused with a status that asks for a retry, and so is one whose body takes too long.
+A process takes one at a time, and others wait, of each key one, and of all keys whose last one took long one together;
+short ones do not. A request that waits or takes too long is refused with a status that asks for a retry.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -29,6 +30,12 @@ READER = "gateway.process.large_body_process"
 READ_WITHIN_S, READ_FOR_S = 30.0, 15.0
 """Seconds for one body with its wait for others, and without: a slow one of each other key leaves time for it."""
 
+SLOW_S = 0.25
+"""A key whose last body took longer goes behind others. A megabyte of an agent's texts takes a quarter of this."""
+
+LONG_IDLE_S = 300.0
+"""Seconds for which the process of long bodies, which are rare, waits for the next."""
+
 PIECE_BYTES = 131_072
 """Bytes of a returned body that are read at once."""
 
@@ -42,15 +49,10 @@ Holds = Callable[[int], None]
 
 
 class LargeBodies:
-    """Has large bodies read. To be closed."""
+    """Has large bodies read, so that long ones keep no others waiting. To be closed."""
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._lock = asyncio.Lock()
-        self._of_key = WeakValueDictionary[str, asyncio.Lock]()
-        self._now: asyncio.Task[Any] | None = None
-        """The reading whose turn it is."""
-        self._tasks = Tasks()
+        self._short, self._long = ReadingProcess(), ReadingProcess(LONG_IDLE_S)
 
     async def read(
         self, key: str, endpoint: Endpoint, pieces: Pieces, drops: Iterable[str] = (),
@@ -107,13 +109,8 @@ class LargeBodies:
         return result
 
     async def _answer(self, key: str, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any], Pieces]:
-        asked = self._tasks.spawn(self._ask(key, job, pieces), "read-large-body")
-        try:
-            answer, body = await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            if asked is not self._now:
-                asked.cancel()
-            raise
+        reader = self._long if large_body.is_long(pieces) else self._short
+        answer, body = await reader.answer(key, job, pieces)
         if answer is None:
             raise Unavailable("The gateway cannot read so long a body right now.", code="reader_busy")
         if "refused" in answer:
@@ -124,22 +121,55 @@ class LargeBodies:
         return answer, body
 
     async def close(self) -> None:
+        await asyncio.gather(self._short.close(), self._long.close())
+
+
+class ReadingProcess:
+    """One process, and the order in which it takes bodies. It ends after `idle_s` seconds without one; 0: never."""
+
+    def __init__(self, idle_s: float = 0) -> None:
+        self._idle_s = idle_s
+        self._process: asyncio.subprocess.Process | None = None
+        self._lock, self._slow_lock = asyncio.Lock(), asyncio.Lock()
+        self._of_key = WeakValueDictionary[str, asyncio.Lock]()
+        self._slow = set[str]()  # keys whose last body took long
+        self._now: asyncio.Task[Any] | None = None
+        """The reading whose turn it is."""
+        self._tasks = Tasks()
+
+    async def answer(self, key: str, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any] | None, Pieces]:
+        """The answer of the process; None: there was none in time."""
+        asked = self._tasks.spawn(self._ask(key, job, pieces), "read-large-body")
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            if asked is not self._now:
+                asked.cancel()
+            raise
+
+    async def close(self) -> None:
         await self._tasks.cancel_all()
         await self._end()
 
     async def _ask(self, key: str, job: Mapping[str, Any], pieces: Pieces) -> tuple[dict[str, Any] | None, Pieces]:
-        own = self._of_key.setdefault(key, asyncio.Lock())
+        own, clock = self._of_key.setdefault(key, asyncio.Lock()), asyncio.get_running_loop().time
         try:
-            async with asyncio.timeout(READ_WITHIN_S), own, self._lock, asyncio.timeout(READ_FOR_S):
-                self._now = asyncio.current_task()
-                for _ in range(2):  # it may have ended since the last one
-                    try:
-                        return await self._exchange(job, pieces)
-                    except (OSError, EOFError):
-                        await self._end()
-                    except BaseException:
-                        await self._end()  # its next output would belong to the cancelled request
-                        raise
+            async with (
+                asyncio.timeout(READ_WITHIN_S), own,
+                self._slow_lock if key in self._slow else nullcontext(), self._lock, asyncio.timeout(READ_FOR_S),
+            ):  # fmt: skip
+                self._now, begun = asyncio.current_task(), clock()
+                try:
+                    for _ in range(2):  # it may have ended since the last one
+                        try:
+                            return await self._exchange(job, pieces)
+                        except (OSError, EOFError):
+                            await self._end()
+                        except BaseException:
+                            await self._end()  # its next output would belong to the cancelled request
+                            raise
+                finally:
+                    (self._slow.add if clock() - begun > SLOW_S else self._slow.discard)(key)
         except TimeoutError:
             pass
         return None, ()
@@ -150,7 +180,7 @@ class LargeBodies:
             process = self._process = await start_python(READER, 4 * large_body.MAX_BRIEF_BYTES)
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(large_body.line({**job, "length": sum(map(len, pieces))}))
+        process.stdin.write(large_body.line({**job, "length": sum(map(len, pieces)), "idle_s": self._idle_s}))
         for piece in pieces:
             process.stdin.write(piece)
             await process.stdin.drain()

@@ -70,7 +70,7 @@ def test_long_values_have_stand_ins_of_their_kind(value: Any, stand_in: Any) -> 
     assert large_body.from_brief(known, [raw]).document.members["x"] == stand_in
 
 
-@pytest.mark.parametrize("more", [{f"m{n}": n for n in range(100_000)}, {"n" * 300_000: 1}], ids=["many", "long"])
+@pytest.mark.parametrize("more", [{f"{n:030}": n for n in range(8_000)}, {"n" * 300_000: 1}], ids=["many", "long"])
 def test_endless_names_are_refused(more: dict[str, int]) -> None:
     read = table.read("completions", json.dumps({"model": "m", "prompt": "p", **more}).encode())
     with pytest.raises(InvalidRequest, match="too many parameters"):

@@ -18,7 +18,7 @@ from gateway.formats.format import LONG_ANSWER
 from gateway.formats.table import FORMATS
 from gateway.upstream.error_shapes import MAX_ERROR_BYTES
 from gateway.web import large_bodies
-from gateway.web.large_bodies import LargeBodies, Pieces
+from gateway.web.large_bodies import LargeBodies, Pieces, ReadingProcess
 from gateway.wings.translate.bridges import WAYS
 from tests.conftest import ScriptedUpstream
 from tests.fakes.good_answers import FORMS
@@ -239,12 +239,12 @@ async def test_text_is_counted_without_the_process(
     client = await inside(upstream.url, **settings(upstream))
     monkeypatch.setattr(large_bodies, "READ_FOR_S", 0.01)
 
-    async def fails(self: LargeBodies, job: Mapping[str, Any], pieces: Sequence[Any]) -> Any:
+    async def fails(self: ReadingProcess, job: Mapping[str, Any], pieces: Sequence[Any]) -> Any:
         return {"failed": "MemoryError"}, ()
 
     upstream.answer_with(always=ok_json(without_report("chat", "word ", "x" * LONG_ANSWER)))
     for exchange in (Busy._exchange, fails):
-        monkeypatch.setattr(LargeBodies, "_exchange", exchange)
+        monkeypatch.setattr(ReadingProcess, "_exchange", exchange)
         assert b"word " in await asked(client, "chat", "up", {}, is_streamed=False)
         async with client.get("/admin/api/calls", headers=ADMIN) as calls:
             record = (await calls.json())["data"][0]
@@ -313,15 +313,15 @@ async def test_bodies_do_not_keep_an_answer_waiting(
     inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is paid for, and bodies are free."""
-    exchange, is_reading = LargeBodies._exchange, asyncio.Event()
+    exchange, is_reading = ReadingProcess._exchange, asyncio.Event()
 
-    async def exchanged(self: LargeBodies, job: Mapping[str, Any], pieces: Pieces) -> Any:
+    async def exchanged(self: ReadingProcess, job: Mapping[str, Any], pieces: Pieces) -> Any:
         if job["job"] != "make":
             is_reading.set()
             await asyncio.Event().wait()
         return await exchange(self, job, pieces)
 
-    monkeypatch.setattr(LargeBodies, "_exchange", exchanged)
+    monkeypatch.setattr(ReadingProcess, "_exchange", exchanged)
     client = await inside(upstream.url, **settings(upstream))
     upstream.answer_with(always=ok_json(chat()))
     body = json.dumps({"model": "up", "messages": [], "x": "x" * LONG_ANSWER}).encode()
@@ -333,7 +333,7 @@ async def test_bodies_do_not_keep_an_answer_waiting(
     reading.cancel()
 
 
-class Busy(LargeBodies):
+class Busy(ReadingProcess):
     """Its process never answers."""
 
     async def _exchange(self, job: Mapping[str, Any], pieces: Sequence[Any]) -> Any:
@@ -344,7 +344,7 @@ async def test_a_paid_answer_is_charged_where_it_cannot_be_made(
     inside: Inside, upstream: ScriptedUpstream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(large_bodies, "READ_FOR_S", 0.01)
-    monkeypatch.setattr(LargeBodies, "_exchange", Busy._exchange)
+    monkeypatch.setattr(ReadingProcess, "_exchange", Busy._exchange)
     client = await inside(upstream.url, **settings(upstream))
     upstream.answer_with(always=ok_json(chat()))
     path, body, content_type = FORMS["messages"].written("of-chats", "u", is_streamed=False)
