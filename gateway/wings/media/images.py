@@ -99,8 +99,8 @@ _NO_NAME = re.compile(r"[^a-z0-9._/]+")
 
 
 def _of_vendors(members: Mapping[str, Any]) -> Iterator[str]:
-    """The parameters of these that a request has, in the name of a variant. The styles of DALL-E 3 cost the same (openai-python,
-    image_generate_params.py)."""
+    """The parameters of these that a request has, in the name of a variant. The styles of DALL-E 3 cost the same
+    (openai-python, image_generate_params.py)."""
     given = {name: members[name] for name in (*_SIDES, *_OF_VENDORS) if members.get(name) is not None}
     named = {name: _NO_NAME.sub("_", str(value)[:40].lower()) for name, value in given.items()}
     if not named.keys().isdisjoint(_SIDES):
