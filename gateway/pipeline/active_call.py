@@ -23,6 +23,7 @@ from gateway.records import Call, Claim, Failure, Fault, Phase, Usage
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.store import Ledger
+from gateway.upstream.credentials import Asker
 from gateway.upstream.limits import Place, asker_of
 from gateway.upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 
@@ -61,6 +62,8 @@ class ActiveCall:
     """The sum of the pauses between attempts."""
     back_at: dict[Route, float] = field(default_factory=dict)
     """When a route that refused the call may be asked again, as `time.monotonic`."""
+    asker: Asker | None = None
+    """Whose call it is for upstreams; None: not known yet."""
     log: CallLog = field(init=False)
     client: ClientStream = field(init=False)
     route: Route = field(init=False)
@@ -138,7 +141,9 @@ def by_policy(active: ActiveCall) -> Try | GiveUp:
     call, router, tried = active.call, active.services.router, active.tried
     name = call.params.model
     is_firm = bool(call.params.account_bound_by)
-    candidates = router.candidates(active.routes, name, call.affinity, asker := asker_of(call), is_firm=is_firm)
+    candidates = router.candidates(
+        active.routes, name, call.affinity, asker := active.asker or asker_of(call), is_firm=is_firm
+    )
     if not tried:  # no failure that `next_step` could judge
         return Try(candidates[0]) if candidates else GiveUp(None)
     upstreams = active.services.config.upstreams

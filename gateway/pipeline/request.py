@@ -52,7 +52,7 @@ class Attempts:
         telemetry = services.accounting.telemetry
         base_url = services.config.upstreams[upstream].base_url
         handle = services.router.begin(
-            route, asked.params.model, active.tried, active.key, asked.affinity, asker_of(asked)
+            route, asked.params.model, active.tried, active.key, asked.affinity, active.asker or asker_of(asked)
         )
         active.key = handle.key
         call, span = call_log.trace.attempt(asked, route, base_url, call_log.attempts + 1)

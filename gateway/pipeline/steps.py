@@ -91,4 +91,5 @@ def candidates(active: ActiveCall) -> Sequence[Route]:
     """The routes that can serve the call now, the best first."""
     call, is_firm = active.call, bool(active.call.params.account_bound_by)
     router = active.services.router
-    return router.candidates(active.routes, call.params.model, call.affinity, asker_of(call), is_firm=is_firm)
+    active.asker = asker = active.asker or asker_of(call)
+    return router.candidates(active.routes, call.params.model, call.affinity, asker, is_firm=is_firm)

@@ -41,42 +41,58 @@ class Room:
 
     def hold(self, size: int, key: str) -> bool:
         """Hold these bytes if there is room, and return whether there was; `release` gives them back."""
-        if self._by_key.get(key, 0) + size > self._most_of_key or self._shared + size > self._most:
+        of_key = self._by_key.get(key, 0) + size
+        if of_key > self._most_of_key or self._shared + size > self._most:
             return False
-        self._add(size, key)
+        self.held += size
+        self._shared += size
+        self._by_key[key] = of_key
         return True
 
     def hold_unchecked(self, size: int, key: str) -> None:
         """Holds room for an answer without a check of the limit, because the answer is paid for and is not refused.
         Requests are refused until there is room again."""
-        self._add(size, key)
+        self._set(key, self._by_key.get(key, 0) + size)
 
     def hold_answer(self, size: int, key: str, call: str, proceed: Callable[[], None]) -> bool:
         """Holds room for a part of an answer, as `hold_unchecked` does. Returns whether it may be read on: beyond its
         share a key has one answer read on until its client has it, while its others wait for `proceed`, a method."""
-        self._add(size, key)
-        if self._by_key.get(key, 0) <= self._most_of_key or self._read_on.setdefault(key, call) == call:
+        of_key = self._by_key.get(key, 0) + size
+        if of_key <= self._most_of_key:  # as nearly always, without another function
+            self.held += size
+            self._shared += size
+            self._by_key[key] = of_key
+            return True
+        self._set(key, of_key)
+        if self._read_on.setdefault(key, call) == call:
             return True
         self._waiting.setdefault(key, []).append(weakref.WeakMethod(proceed))
         return False
 
     def release(self, size: int, key: str, call: str = "") -> None:
         """Gives back bytes; `call` is the one whose whole answer they are."""
-        self._add(-size, key)
+        of_key = self._by_key.get(key, 0)
+        if of_key > self._most_of_key:
+            self._set(key, of_key - size)
+        else:
+            self.held -= size
+            self._shared -= size
+            self._by_key[key] = of_key - size
+        if of_key == size:
+            del self._by_key[key]
         if key not in self._read_on:
             return
-        if call == self._read_on[key] or self._by_key.get(key, 0) <= self._most_of_key:
+        if call == self._read_on[key] or of_key - size <= self._most_of_key:
             del self._read_on[key]
             for each in self._waiting.pop(key, ()):
                 if (proceed := each()) is not None:
                     proceed()
 
-    def _add(self, size: int, key: str) -> None:
-        before = self._by_key.pop(key, 0)
-        if after := before + size:
-            self._by_key[key] = after
-        self.held += size
-        self._shared += min(after, self._most_of_key) - min(before, self._most_of_key)
+    def _set(self, key: str, size: int) -> None:
+        before = self._by_key.get(key, 0)
+        self._by_key[key] = size
+        self.held += size - before
+        self._shared += min(size, self._most_of_key) - min(before, self._most_of_key)
 
 
 class Capacity:
