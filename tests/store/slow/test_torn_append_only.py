@@ -235,7 +235,7 @@ async def deferral(worker: Worker, other: Worker, server: RedisServer) -> Callab
 def kept_of(server: RedisServer, other: Worker) -> dict[str, Any]:
     """All fields and records, but for what a sign of life of the other worker changes."""
     found: dict[str, Any] = {}
-    ignored = ("alive", "gaps", "sent", "days", "probe", "retention", other.name)
+    ignored = ("alive", "gaps", "sent", "days", "ages", "probe", "retention", other.name)
     for key in server.cli("KEYS", "*").split():
         if key.endswith(ignored) or ":sums:groups-" in key:  # a group that the index alone has is in no report
             continue
