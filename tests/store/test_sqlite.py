@@ -22,7 +22,17 @@ import pytest
 from gateway.config import StoreSettings as Settings
 from gateway.files import FolderInUse
 from gateway.records import Claim, Granted, Refused, Usage
-from gateway.store import REAPED_AT_ONCE, SILENT_S, Batch, Item, Progress, Reserve, StoreMisconfigured, StoreUnavailable
+from gateway.store import (
+    REAPED_AT_ONCE,
+    SILENT_S,
+    Batch,
+    Item,
+    Progress,
+    ReportScope,
+    Reserve,
+    StoreMisconfigured,
+    StoreUnavailable,
+)
 from gateway.store.opening import look_at, open_store
 from gateway.store.sqlite import database
 from gateway.store.sqlite import store as sqlite_store
@@ -108,6 +118,43 @@ async def test_a_small_batch_is_applied_within_the_turn_where_nothing_is_in_its_
     for _ in range(2):
         store._pace.note(time.monotonic() - 2 * SLOW_S, time.monotonic())
     assert at_once(3) is None
+
+
+async def test_states_of_windows_wait_for_no_report(store: SqliteStore, clock: Clock) -> None:
+    """`GET /v1/key` failed, and steps to a cheaper model were passed over, while one key asked for reports."""
+    gate = threading.Event()
+    store._reading.submit(gate.wait)
+    try:
+        (found,) = await store.window_statuses([daily(5).window], clock.now)
+    finally:
+        gate.set()
+    assert found.used == 0
+
+
+async def test_a_report_waits_for_one_of_each_scope(
+    store: SqliteStore, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of other keys, and of the operator, waited for all of one key."""
+    gate, begun, reading = threading.Event(), list[ReportScope | None](), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def read(*asked: Any) -> list[Any]:
+        begun.append(asked[3])
+        loop.call_soon_threadsafe(reading.set)
+        gate.wait()
+        return []
+
+    monkeypatch.setattr(store._reader, "calls", read)
+    alice, bob = (ReportScope(keys=frozenset({(name, None)})) for name in ("alice", "bob"))
+    asked = [asyncio.ensure_future(store.calls(9, only=only)) for only in (alice, alice, alice)]
+    await reading.wait()
+    asked += [asyncio.ensure_future(store.calls(9, only=only)) for only in (bob, None)]
+    for _ in range(9):
+        await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*asked)
+    assert begun == [alice, bob, None, alice, alice]
+    assert not store._reports
 
 
 def test_transactions_leave_the_event_loop_after_two_slow_ones() -> None:

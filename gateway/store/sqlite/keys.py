@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from gateway.chunked import portions
 from gateway.config import StoreSettings
-from gateway.records import Bond, Window
+from gateway.records import Bond, Window, WindowState
 from gateway.store import Deferred
 from gateway.store.key_store import (
     AUDIT_KEPT,
@@ -48,6 +48,11 @@ class KeyReader:
         self._db = connect(path_of(settings))
         self._deferred_after = ""
         """The deferred lease behind which the next look begins."""
+
+    def windows(self, ids: Sequence[str]) -> dict[str, WindowState]:
+        select = "SELECT used, reserved, at_us FROM windows WHERE id = ?"
+        found = {window: self._db.execute(select, (window,)).fetchone() for window in ids}
+        return {window: WindowState(*row) for window, row in found.items() if row}
 
     def find_keys(self, digests: Sequence[str]) -> list[str | None]:
         found: dict[str, str] = {}

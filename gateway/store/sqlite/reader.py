@@ -25,7 +25,7 @@ from gateway.config import StoreSettings
 from gateway.quota import ledger_entry
 from gateway.quota.ledger_entry import SUMS
 from gateway.quota.windows import calendar_window
-from gateway.records import Record, Usage, WindowState
+from gateway.records import Record, Usage
 from gateway.store import (
     RETURNED_MODEL_GROUPS,
     USAGE_GROUPS,
@@ -170,14 +170,6 @@ class Reader:
     def progress(self, worker: str) -> Progress:
         row = self._db.execute("SELECT seq, mark FROM workers WHERE worker = ?", (worker,)).fetchone()
         return Progress(*row) if row else Progress()
-
-    def windows(self, ids: Sequence[str]) -> dict[str, WindowState]:
-        found = {}
-        for window in ids:
-            row = self._db.execute("SELECT used, reserved, at_us FROM windows WHERE id = ?", (window,)).fetchone()
-            if row:
-                found[window] = WindowState(*row)
-        return found
 
     def usage(
         self, group_by: Sequence[str], since: str | None, until: str | None, at_once: int,

@@ -2,7 +2,7 @@
 
 Each worker writes on one connection of its own, one transaction per batch: a small one from the event loop, where the
 file is free and nothing slow is due, because two hand-overs to a thread cost as much as the transaction; any other in a
-thread. It reads on connections of its own in short transactions: on one for reports, on another what calls wait for. A
+thread. It reads on connections of its own in short transactions: on one for reports, on another what else is read. A
 written batch is in the page cache and outlives the process. One that is in memory only (write_behind.py) is lost with
 the process, or where it cannot be written; then the worker's journal has it.
 
@@ -25,6 +25,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain, islice
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 from gateway.config import StoreSettings
 from gateway.config import StoreSettings as Settings
@@ -162,6 +163,7 @@ class SqliteStore:
         self._pace = WritePace()
         self._writing = ThreadPoolExecutor(1, "store-write")
         self._reading = ThreadPoolExecutor(1, "store-read")
+        self._reports = WeakValueDictionary[Any, asyncio.Lock]()
         self._finding = ThreadPoolExecutor(1, "store-find")
         self._copying = ThreadPoolExecutor(1, "store-checkpoint")
         self._is_closed = False
@@ -297,7 +299,8 @@ class SqliteStore:
         await self._run(self._writing, lambda: self._ledger.ping(requested_at))
 
     async def window_statuses(self, windows: Sequence[Window], now: float) -> list[WindowStatus]:
-        states = await self._run(self._reading, lambda: self._reader.windows([window.id for window in windows]))
+        await self._all_written()
+        states = await self._run(self._finding, lambda: self._key_reader.windows([window.id for window in windows]))
         return limits.window_statuses(windows, states, int(now * 1e6))
 
     async def usage(
@@ -305,24 +308,24 @@ class SqliteStore:
         after: Sequence[str] | None = None, only: ReportScope | None = None, where: Where = (),
     ) -> list[dict[str, Any]]:  # fmt: skip
         portions = self._reader.usage(group_by, since, until, min(limit or PORTION, PORTION), after, only, where)
-        return await self._run(self._reading, lambda: list(islice(chain.from_iterable(portions), limit)))
+        return await self._report(only, lambda: list(islice(chain.from_iterable(portions), limit)))
 
     async def usage_portions(
         self, group_by: Sequence[str], since: str | None = None, until: str | None = None,
         only: ReportScope | None = None, where: Where = (),
     ) -> AsyncIterator[list[dict[str, Any]]]:  # fmt: skip
         portions = self._reader.usage(group_by, since, until, PORTION, None, only, where)
-        while (rows := await self._run(self._reading, lambda: next(portions, None))) is not None:
+        while (rows := await self._report(only, lambda: next(portions, None))) is not None:
             yield rows
 
     async def measures(self, group_by: Sequence[str], since: str | None = None, until: str | None = None) -> Measures:
-        return await self._run(self._reading, lambda: self._reader.measures(group_by, since, until))
+        return await self._report(None, lambda: self._reader.measures(group_by, since, until))
 
     async def calls(
         self, limit: int, key: str | None = None, before: str | None = None, only: ReportScope | None = None,
         wanted: CallFilter | None = None,
     ) -> list[Mapping[str, Any]]:  # fmt: skip
-        return await self._run(self._reading, lambda: self._reader.calls(limit, key, before, only, wanted))
+        return await self._report(only, lambda: self._reader.calls(limit, key, before, only, wanted))
 
     async def usage_by_returned_model(self, since: str, until: str) -> list[dict[str, Any]]:
         return await self._run(self._reading, lambda: self._reader.usage_by_returned_model(since, until))
@@ -336,7 +339,8 @@ class SqliteStore:
     async def refusals(
         self, limit: int, before: str | None = None, wanted: RefusalQuery | None = None
     ) -> list[StoredRefusal]:
-        return await self._run(self._reading, lambda: self._reader.refusals(limit, before, wanted or RefusalQuery()))
+        wanted = wanted or RefusalQuery()
+        return await self._report(wanted.only, lambda: self._reader.refusals(limit, before, wanted))
 
     async def find_request(self, request_id: str) -> Record | RefusalEntry | None:
         return await self._run(self._reading, lambda: self._reader.find_request(request_id))
@@ -404,6 +408,11 @@ class SqliteStore:
         await loop.run_in_executor(self._finding, self._key_reader.close)
         for thread in (self._writing, self._reading, self._finding, self._copying):
             thread.shutdown()
+
+    async def _report(self, only: Any, work: Callable[[], T]) -> T:
+        """Runs one report of each scope in turn: those of one key keep others waiting for one."""
+        async with self._reports.setdefault(only, asyncio.Lock()):
+            return await self._run(self._reading, work)
 
     async def _run(self, thread: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         if self._is_closed:
