@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from gateway.api.auth import TRUSTED_S
 from gateway.config import Route
 from gateway.quota import windows
 from gateway.quota.output_fit import OutputFit
@@ -41,6 +42,9 @@ class Admission(Reservation):
         super().__init__(ledger, call, claims, likely)
         self.place: Place | None = None
         """The route that the first attempt reserved, if routes have limits."""
+        self.check_again: Callable[[], Awaitable[None]] | None = None
+        """Looks up whether a call that has waited may still be sent. Raises the refusal of its key."""
+        self._checked_at = time.perf_counter()
         self.place_statuses: tuple[WindowStatus, ...] = ()
         """Status of its windows, including this call."""
         self._places = places
@@ -112,7 +116,11 @@ class Admission(Reservation):
 
     async def _draw(self) -> Refused | None:
         """Draws once. The verdict on a draw in advance, or of a call that was reserved before, is awaited even if this
-        is cancelled: the log closes a call that was reserved before, and one in advance leaves no record."""
+        is cancelled: the log closes a call that was reserved before, and one in advance leaves no record. Each wait
+        ends here, so here the key of a call that has waited is checked again."""
+        if self.check_again is not None and (now := time.perf_counter()) - self._checked_at > TRUSTED_S:
+            await self.check_again()
+            self._checked_at = now
         if not (self._is_again or self._is_in_advance):
             refused = await super()._draw()
             self._is_held = self._is_held or refused is None

@@ -15,7 +15,9 @@ Once a call is reserved, it is closed exactly once, however `serve` ends.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
+from gateway.accounting.admission import Admission
 from gateway.accounting.call_log import CallLog
 from gateway.observe.tracing import NO_TRACE, Trace
 from gateway.records import Call
@@ -39,6 +41,8 @@ async def serve(call: Call, services: Services, port: ClientPort, trace: Trace =
         await step(active)
     call, accounting = active.call, services.accounting
     reservation = active.reserve(accounting.ledger, call, active.claims, active.likely)
+    if isinstance(reservation, Admission):
+        reservation.check_again = partial(port.check_again, call.key)
     active.log = log = CallLog(accounting, call, reservation, trace)
     active.client = client = ClientStream(
         port.open_stream, log.headers, plan.keepalive_s, plan.keepalive, port.hold, port.loop,

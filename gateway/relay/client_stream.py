@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gateway.formats import sse
+from gateway.records import Key
 from gateway.upstream.connection import TIMER_GRAIN_S
 
 Headers = Sequence[tuple[str, str]]
@@ -51,6 +52,10 @@ class ClientPort(Protocol):
 
     def open_stream(self, headers: Headers) -> StreamWriter:
         """Make the client's side of a stream when it is needed."""
+
+    async def check_again(self, first: Key) -> None:
+        """Find the key of a call that has waited again. Raises its refusal, or `Unavailable` where it does not permit
+        the same as this one, as which it was found first."""
 
     def hold(self, size: int, proceed: Callable[[], None]) -> bool:
         """Count this number of further bytes of an answer that is kept in memory. Returns whether it may be read on;

@@ -27,9 +27,6 @@ MAX_MEMBERS = 1000
 """The maximum number of members in a compressed body. Programs that compress in parallel write one member for each 64
 or 128 KiB."""
 
-TRUSTED_S = 1.0
-"""A key is looked up again where the body came later than that: the key may be revoked by now, or have other limits."""
-
 
 class BodyReader:
     """Reads bodies, and holds room for them in the name of a request context: for what has come, because a client may

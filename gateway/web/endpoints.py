@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -19,6 +20,7 @@ from aiohttp import hdrs, web
 from gateway import pipeline, wings
 from gateway.api import auth, capabilities, validate
 from gateway.api.attribution import attribution_of
+from gateway.api.auth import TRUSTED_S
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, NamedModel, is_pattern
@@ -38,7 +40,7 @@ from gateway.store import StoreUnavailable
 from gateway.tasks import StallTolerantTimeout
 from gateway.upstream import stickiness
 
-from .bodies import TRUSTED_S, BodyReader, check_coding
+from .bodies import BodyReader, check_coding
 from .callers import Callers
 from .capacity import Capacity, buffers_full
 from .forms import FormReader, boundary_of
@@ -60,6 +62,7 @@ class RowCall(NamedTuple):
 
     endpoint: Endpoint
     check: Callable[[], Awaitable[Call]]
+    find_key: Callable[[web.Request, RequestContext], Awaitable[Key]]
     seen: Callable[[Call, Answer], Awaitable[Answer]] | None = None
     """Gets a whole answer before its client; returns what the client gets."""
 
@@ -149,7 +152,8 @@ class DataPlane:
             if row is None and (call.params.items or context.parts.config.files.upstream is not None):
                 for binding in self._bindings:
                     call = await binding.bind(call, context.parts)
-            client = _Client(request, context, self._status, self._capacity, self._loop)
+            finds = partial(self.caller, query_key=spec.query_key) if row is None else row.find_key
+            client = _Client(request, context, self._status, self._capacity, self._loop, finds)
             answer = await pipeline.serve(call, context.parts, client, context.trace)
             if isinstance(answer, Streamed):
                 if context.stream is None:
@@ -479,6 +483,12 @@ class _Client(NamedTuple):
     status: Status
     capacity: Capacity
     loop: asyncio.AbstractEventLoop
+    find_key: Callable[[web.Request, RequestContext], Awaitable[Key]]
+
+    async def check_again(self, first: Key) -> None:
+        key = await self.find_key(self.request, copy(self.context))  # room is held in the name of the first key
+        if any(getattr(key, name) != getattr(first, name) for name in ("id", "team", "owner", "models", "limits")):
+            raise Unavailable("The key of this call was changed while it waited. Please try again.", code="key_changed")
 
     def open_stream(self, headers: Sequence[tuple[str, str]]) -> EventStream:
         context, spec = self.context, self.context.spoken

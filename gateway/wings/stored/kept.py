@@ -21,6 +21,7 @@ from aiohttp import web
 
 from gateway import untrusted_json
 from gateway.accounting.reservation import count_request
+from gateway.api.auth import TRUSTED_S
 from gateway.errors import Unavailable, UpstreamFailed, UpstreamRefused
 from gateway.formats.format import Format
 from gateway.records import Bond, Failure, Fault, Key, Phase
@@ -32,7 +33,6 @@ from gateway.upstream.content_encoding import EncodingFault
 from gateway.upstream.credentials import position_of
 from gateway.upstream.download import Download
 from gateway.upstream.pool import Pool
-from gateway.web.bodies import TRUSTED_S
 from gateway.web.capacity import Capacity, buffers_full
 from gateway.web.endpoints import forwarded_headers, forwarded_query
 from gateway.web.middleware import CONTEXT, RequestContext

@@ -18,13 +18,14 @@ from aiohttp import web
 from gateway import units
 from gateway.api import auth, validate
 from gateway.api.attribution import attribution_of
+from gateway.api.auth import TRUSTED_S
 from gateway.api.large_body import LARGE_BYTES
 from gateway.api.multipart import content_type
 from gateway.config import Config, Model, Price, Route, is_plain_name
 from gateway.errors import InvalidRequest, ModelNotFound, NotFound
 from gateway.records import Bond, Call, Endpoint, Key, Params, PassedRequest
 from gateway.relay import Answer
-from gateway.web.bodies import TRUSTED_S, BodyReader
+from gateway.web.bodies import BodyReader
 from gateway.web.endpoints import MAX_CLIENT_ID, RowCall, check_type, forwarded_headers, forwarded_query, is_secret
 from gateway.web.forms import FormReader, boundary_of
 from gateway.web.middleware import CONTEXT, Handler, RequestContext, Words
@@ -96,11 +97,11 @@ class PassthroughCalls:
     def _carry(self, request: web.Request, asked: _Asked) -> Awaitable[web.StreamResponse]:
         context = request[CONTEXT]
         endpoint = cast(Endpoint, asked.name)
-        row = RowCall(endpoint, partial(self._submit, request, context, asked), partial(self._link, context, asked))
-        if asked.is_read:
-            row = RowCall(endpoint, partial(self._read, request, context, asked), partial(self._see, context, asked))
-        if asked.is_list:
-            row = RowCall(endpoint, partial(self._refuse_list, request, context, asked))
+        check, seen = (self._read, self._see) if asked.is_read else (self._submit, self._link)
+        row = RowCall(
+            endpoint, partial(self._refuse_list if asked.is_list else check, request, context, asked),
+            partial(self._caller, row=asked.row), None if asked.is_list else partial(seen, context, asked),
+        )  # fmt: skip
         return self._parts.plane.carry(request, formats.PASSTHROUGH, row=row)
 
     async def _submit(self, request: web.Request, context: RequestContext, asked: _Asked) -> Call:
