@@ -26,6 +26,10 @@ Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
 
 
+MAX_HOPS = 32
+"""Proxies behind each other that a client's address is looked for behind: a head has room for thousands."""
+
+
 def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence[Network]) -> str | None:
     """The client's address, given that of the connection and the values of X-Forwarded-For in their order.
 
@@ -34,7 +38,7 @@ def client_address(peer: str | None, forwarded: Sequence[str], trusted: Sequence
     address = read_address(peer or "")
     if address is None or not forwarded or not _is_in(address, trusted):
         return peer
-    for hop in reversed(",".join(forwarded).split(",")):
+    for hop in reversed(",".join(forwarded).rsplit(",", MAX_HOPS)[-MAX_HOPS:]):
         address = read_address(_without_port(hop.strip(" \t")))
         if address is None or not _is_in(address, trusted):
             break

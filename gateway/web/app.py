@@ -51,7 +51,7 @@ from .endpoints import DataPlane
 from .hot_reload import HotReload, assemble, prepare
 from .http_guard.token_auth import TokenAuth
 from .large_bodies import LargeBodies
-from .middleware import CONTEXT, ErrorMiddleware, Handler
+from .middleware import CONTEXT, NO_ROUTE, ErrorMiddleware, Handler
 from .openapi.document import route_to_document
 from .ops import Landing, Ops
 from .static_page import StaticPage
@@ -217,6 +217,10 @@ async def _answer_preflight(request: web.Request) -> web.StreamResponse:
     return await cors.answer_preflight(request)
 
 
+async def _refuse_path(request: web.Request) -> web.StreamResponse:
+    raise web.HTTPNotFound
+
+
 def _application(
     max_request_bytes: int, door: ErrorMiddleware, added: Sequence[FindsHandler] | None, routes: Iterable[web.RouteDef]
 ) -> web.Application:
@@ -233,6 +237,8 @@ def _application(
         return await door.handle(request, handler)
 
     app = web.Application(middlewares=[front_door], client_max_size=max_request_bytes)
+    no_route: Handler = partial(door.handle, handler=_refuse_path)
+    app[NO_ROUTE] = no_route
     app.add_routes(routes)
     app.add_routes(StaticPage("/docs", REFERENCE).routes())
     app.add_routes([route_to_document(app)])

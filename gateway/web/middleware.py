@@ -213,6 +213,8 @@ class RequestContext:
 
 
 CONTEXT = web.RequestKey("context", RequestContext)
+NO_ROUTE = web.AppKey[Handler]("no_route")
+"""Answers a path that no route of an application can have."""
 
 
 class Words(NamedTuple):
@@ -390,7 +392,7 @@ def _format_of(request: web.Request, context: RequestContext) -> Format:
     """The format in whose words an error is written."""
     if context.endpoint is not None:
         return context.spoken or FORMATS[context.endpoint]
-    path = meant(request.rel_url.raw_path)
+    path = meant(request.rel_url.raw_path[:SHOWN])
     of_wings = (format_ for each in _paths_of_wings() if (format_ := each.format_of(path)) is not None)
     return of_path(path) or next(of_wings, None) or of_client(request.headers) or FORMATS["chat"]
 
@@ -416,7 +418,7 @@ def _translate(request: web.Request, context: RequestContext, error: Exception) 
 
 
 def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayError:
-    path = request.rel_url.raw_path[:200]
+    path = request.rel_url.raw_path[:SHOWN]
     if isinstance(error, web.HTTPMethodNotAllowed):
         if request.method == hdrs.METH_POST and ":" in path.rpartition("/")[2]:  # a custom method (google.aip.dev/136)
             return NotFound(f"Invalid URL (POST {path}). {GOOGLE}")
@@ -436,6 +438,9 @@ def _translate_http(request: web.Request, error: web.HTTPException) -> GatewayEr
 CLIENT_PATHS = ("/v1", AZURE)
 """Where clients call: of other paths only refusals of calls are kept."""
 
+SHOWN, READ = 200, 1000
+"""Characters of a path that are shown, and those in which keys are looked for before: the rest may be long."""
+
 MAX_MODEL = 200
 """Characters of a model's name in the refusal log."""
 
@@ -453,7 +458,7 @@ def _shown_path(request: web.Request, words: Words | None) -> str:
     for secret in (bearer, *[request.headers.get(name, "").removeprefix("Bearer ") for name in names]):
         if len(secret.strip()) >= LIKE_A_KEY_FROM:
             path = path.replace(secret.strip(), "***")
-    return _LIKE_A_KEY.sub("***", path)[:200]
+    return _LIKE_A_KEY.sub("***", path[:READ])[:SHOWN]
 
 
 def _shown_param(param: str | None) -> str | None:

@@ -18,7 +18,7 @@ from gateway.config import Config
 from gateway.pipeline import Services
 
 from .http_guard.client_connection import FdLimit, GuardedServer, raise_limit
-from .middleware import Handler
+from .middleware import NO_ROUTE, Handler
 
 KEEP_ALIVE_S = 75.0
 """Idle client connections; nginx's default, and longer than most balancers keep theirs (theirs should close first)."""
@@ -61,7 +61,7 @@ class Runner(web.AppRunner):
     async def _make_server(self) -> web.Server:
         made = await super()._make_server()
         return GuardedServer(
-            cast(Handler, made.request_handler), self._shortcuts,
+            cast(Handler, made.request_handler), self._shortcuts, self.app[NO_ROUTE],
             request_factory=made.request_factory, **self._limits, **self._kwargs,
         )  # fmt: skip
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
 
 from gateway.config import build
 from gateway.observe.metrics import Telemetry
-from gateway.web import app, server
+from gateway.web import app, middleware, server
 from gateway.web.http_guard import client_connection
 from tests.fakes.scripted import Scripted, ok_json, until
 from tests.fakes.turns import MOST_CALLS, counted
@@ -178,3 +181,64 @@ async def test_what_follows_an_upgrade_is_read_in_turns(
     await until(connection.transport.is_reading)
     assert (sum(sizes), max(sizes)) == (60_000, client_connection.PIECE_BYTES)
     writer.close()
+
+
+class Spied:
+    """A pattern that notes the length of what it is run over."""
+
+    def __init__(self, pattern: re.Pattern[str]) -> None:
+        self.longest = 0
+        self._pattern = pattern
+
+    def sub(self, by: str, text: str) -> str:
+        self.longest = max(self.longest, len(text))
+        return self._pattern.sub(by, text)
+
+
+async def first_answer(address: tuple[str, int], method: str, path: str) -> tuple[int, Any]:
+    reader, writer = await asyncio.open_connection(*address)
+    async with asyncio.timeout(PATIENCE_S):
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    return int(head.split(b" ")[1]), json.loads(body)
+
+
+MODEL = "a" * 2048
+"""As long as Bedrock permits."""
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("POST", f"/v1beta/models/{MODEL}:generateContent", 401),
+        ("POST", f"/v1/projects/p/locations/l/publishers/google/models/{MODEL}:generateContent", 401),
+        ("POST", f"/model/{MODEL}/invoke", 401),
+        ("POST", f"/model/arn%3Aaws%3Abedrock%3Aus-east-1%3A123%3Ainference-profile%2F{MODEL}/invoke", 401),
+        ("GET", "/v1/models/" + "a/" * 50 + "a", 401),
+        ("GET", "/v1/v1" * 20 + "//" * 3800, 404),
+        ("GET", "/v1/models" + "/a" * 3900, 404),
+        ("POST", "/" * 65, 404),
+        ("POST", f"/model/{MODEL}{MODEL}/invoke", 404),
+    ],
+)
+async def test_no_route_is_looked_for_with_a_path_that_none_can_have(
+    start: Starts, monkeypatch: pytest.MonkeyPatch, method: str, path: str, status: int
+) -> None:
+    """The router would hash each beginning of it, and needs no key for that."""
+    asked = []
+    resolve = web.UrlDispatcher.resolve
+
+    async def noted(router: web.UrlDispatcher, request: web.Request) -> web.UrlMappingMatchInfo:
+        asked.append(request.path)
+        return await resolve(router, request)
+
+    monkeypatch.setattr(web.UrlDispatcher, "resolve", noted)
+    for name in ("_LIKE_A_KEY", "_SLASHES"):
+        monkeypatch.setattr(middleware, name, Spied(getattr(middleware, name)))
+    found, body = await first_answer(await start("http://127.0.0.1:9/v1"), method, path)
+    assert (found, len(asked)) == (status, 1 if status == 401 else 0)
+    assert max(middleware._LIKE_A_KEY.longest, middleware._SLASHES.longest) <= middleware.READ  # type: ignore[attr-defined]
+    if status == 404:
+        assert "Invalid URL" in str(body)
+        assert ("error" in body) is not path.startswith("/model/")  # in the words of Bedrock

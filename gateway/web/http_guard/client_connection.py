@@ -46,6 +46,10 @@ MAX_LENGTH_DIGITS = 18
 """The parser takes 2^64 - 1 for "no length", and would read all following bytes as the body."""
 
 
+MAX_PATH, MAX_SLASHES = 4096, 64
+"""Characters and slashes of a path. aiohttp's router hashes the path up to each of its slashes. Bedrock permits 2,048
+characters of a model (API reference, InvokeModel, `modelId`), the longest name in a path; part of them are escaped."""
+
 STALLED_S = 60
 """A client that takes nothing of its answer for longer is cut off, by the kernel, where it can (Linux)."""
 
@@ -316,6 +320,7 @@ class GuardedServer(web.Server):
         self,
         by_application: Handler,
         shortcuts: Mapping[str, Handler],
+        no_route: Handler,
         *,
         head_timeout_s: float,
         noted: Callable[[str], None],
@@ -325,6 +330,7 @@ class GuardedServer(web.Server):
         super().__init__(cast(Any, self._handle), **more)
         self._by_application = by_application
         self._shortcuts = shortcuts
+        self._no_route = no_route
         self.head_timeout_s = head_timeout_s
         self.noted = noted
         """Counts a refusal outside of handlers, by its reason."""
@@ -339,7 +345,10 @@ class GuardedServer(web.Server):
         return ClientConnection(self, **self._kwargs)
 
     def _handle(self, request: web.Request) -> Awaitable[web.StreamResponse]:
-        shortcut = self._shortcuts.get(request.rel_url.raw_path) if request.method == "POST" else None
+        path = request.rel_url.raw_path
+        shortcut = self._shortcuts.get(path) if request.method == "POST" else None
+        if shortcut is None and (len(path) > MAX_PATH or path.count("/") > MAX_SLASHES):
+            shortcut = self._no_route
         return (shortcut or self._by_application)(request)
 
     def make_room(self) -> bool:
