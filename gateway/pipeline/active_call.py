@@ -141,9 +141,8 @@ def by_policy(active: ActiveCall) -> Try | GiveUp:
     call, router, tried = active.call, active.services.router, active.tried
     name = call.params.model
     is_firm = bool(call.params.account_bound_by)
-    candidates = router.candidates(
-        active.routes, name, call.affinity, asker := active.asker or asker_of(call), is_firm=is_firm
-    )
+    active.asker = asker = active.asker or asker_of(call)
+    candidates = router.candidates(active.routes, name, call.affinity, asker, is_firm=is_firm)
     if not tried:  # no failure that `next_step` could judge
         return Try(candidates[0]) if candidates else GiveUp(None)
     upstreams = active.services.config.upstreams
