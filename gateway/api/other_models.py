@@ -156,8 +156,10 @@ def _arguments_of(value: Mapping[str, Any], *, is_tool: bool) -> str | None:
 
 
 def _is_paid_tool(tool: Mapping[str, Any]) -> bool:
-    """Whether a router runs it for money that no answer reports, or with a model of its own."""
+    """Whether it is run for money that no answer reports in a place that is read, or with a model of its own."""
     kind, config = tool.get("type"), tool.get("parameters")
+    if kind == "image_generation":  # openai-python, tool_param.py: a language model writes pictures in SVG
+        return tool.get("output_format") == "svg" or bool(tool.get("svg"))
     of_router = _RUN_BY_ROUTER.fullmatch(kind) if isinstance(kind, str) else None
     if of_router is None or folded(of_router[1]) in _TOOLS_OF_ROUTERS:
         return False

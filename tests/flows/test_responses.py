@@ -424,7 +424,7 @@ def test_models_of_tools_and_of_the_moderation_are_mapped(
         ("alice", {"tools": [IMAGE_TOOL | {"model": "elsewhere"}]}, 400, "'elsewhere' is not served by the same upstr"),
         ("alice", {"tools": [IMAGE_TOOL | {"model": 5}]}, 400, "Invalid value for 'tools[0].model'"),
         ("alice", {"moderation": {"model": ""}}, 400, "Invalid value for 'moderation.model'"),
-        ("alice", {"input": [{"type": "additional_tools", "tools": [IMAGE_TOOL]}]}, 400, "'input[0].tools[0].model'"),
+        ("alice", {"input": [{"type": "additional_tools", "tools": [IMAGE_TOOL]}]}, 400, "'input' names or runs"),
     ],
 )  # fmt: skip
 def test_models_that_the_key_or_the_upstream_has_not_are_refused(

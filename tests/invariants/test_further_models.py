@@ -62,6 +62,7 @@ UNREAD: list[dict[str, Any]] = [
     {"extra_body": {"compound_custom": {"models": {"answering_model": DEAR}}}},
     {"svg": {"model": DEAR, "reasoning": {"effort": "max"}}},
     {"tools": [{"type": "image_generation", "svg": {"model": DEAR}}]},
+    {"tools": [{"type": "image_generation", "output_format": "svg"}]},
     {"generationConfig": {"routingConfig": {"manualMode": {"modelName": DEAR}}}},
     {"generationConfig": {"routingConfig": {"autoMode": {"modelRoutingPreference": "PRIORITIZE_QUALITY"}}}},
     {"tools": [{"retrieval": {"vertexRagStore": {"ragRetrievalConfig": {"llmRanker": {"modelName": DEAR}}}}}]},
@@ -174,6 +175,14 @@ def test_no_field_of_a_form_names_a_model(name: str) -> None:
         assert read_form is not None
         with pytest.raises(InvalidRequest, match="svg"):
             read_form(cast(Any, None), given, no_counter)
+
+
+@pytest.mark.parametrize("members", [{"output_format": "svg"}, {"svg": {"reasoning": {"effort": "max"}}}])
+@pytest.mark.parametrize("name", ["images", "image_edits"])
+def test_no_picture_is_written_by_a_language_model(name: str, members: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest, match="SVG"):
+        read(name, **members)
+    assert read(name, output_format="webp") == ()
 
 
 @pytest.mark.parametrize("name", ["deferred", "Deferred", "n_predict", "nPredict", "n_cmpl"])

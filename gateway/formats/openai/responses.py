@@ -170,11 +170,6 @@ def _other_models(members: Mapping[str, Any]) -> Iterator[str]:
                 place = f"{name}[{index}].model" if isinstance(members[name], list) else f"{name}.model"
                 raise validation_errors.wrong_value(place, "It has to be the name of a model.")
             yield model
-    for number, item in other_models.entries(members, "input"):
-        for index, entry in other_models.entries(item, "tools"):
-            if entry.get("model") is not None:
-                place = f"input[{number}].tools[{index}].model"
-                raise validation_errors.wrong_value(place, "Name a tool that has a model of its own in 'tools'.")
 
 
 def _is_whole(item: Mapping[str, Any], kind: Any) -> bool:

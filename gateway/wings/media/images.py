@@ -20,12 +20,14 @@ from gateway.api import form, prompt_tokens, validate
 from gateway.api.form import File, UploadedFile
 from gateway.api.prompt_tokens import Counter
 from gateway.api.schema import Body, Name, Part
+from gateway.errors import InvalidRequest
 from gateway.formats import reported_usage, sse
 from gateway.formats.events import Unfit
 from gateway.formats.format import Format, PlainFacts, no_json
 from gateway.formats.member_reader import EACH, MemberReader
 from gateway.formats.reader import objects
 from gateway.records import Document, Params, Usage
+from gateway.spelling import folded, outer
 
 from .typed_scan import TypedScan
 
@@ -109,6 +111,7 @@ def _of_vendors(members: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _params(document: Document, body: ImageGeneration | ImageVariation, images: int) -> Params:
+    _refuse_svg(document.members)
     n, quality, sizes, text, group = body.n or 1, None, [body.size], 0, 1
     if isinstance(body, ImageGeneration):
         quality, text = body.quality, prompt_tokens.prompts(body.prompt).tokens
@@ -131,6 +134,16 @@ def _params(document: Document, body: ImageGeneration | ImageVariation, images: 
         is_usage_known=True,
         token_parts=units.counts({"image_in": LARGEST_INPUT_TOKENS * images, "image_out": units.ALL}),
     )
+
+
+def _refuse_svg(members: Mapping[str, Any]) -> None:
+    """Refuse what a language model writes, whose tokens are billed beside the picture (openai-python,
+    images_response.py, `svg_usage`)."""
+    for name, value in members.items():
+        meant = folded(outer(name))
+        if meant == "svg" or (meant == "outputformat" and folded(str(value)[:9]) == "svg"):
+            text = f"Unsupported parameter: '{name}': pictures in SVG have no price here. Ask for png, jpeg or webp."
+            raise InvalidRequest(text, param=name, code="unsupported_parameter")
 
 
 def _read(document: Document, body: ImageGeneration, count: Counter | None) -> Params:
