@@ -2,8 +2,8 @@
 
 The parent binds the socket once and hands it down to all workers (worker_start.py), so that a dying worker's waiting
 connections are served by the others (SO_REUSEPORT would lose them). The parent alone reads the configuration and hands
-it down (reload.py); it carries no call itself. A worker that ends unexpectedly is replaced after a pause; after
-`MAX_DEATHS` in a minute, each soon after a start, the gateway ends.
+it down (reload.py); it carries no call itself. A worker that ends unexpectedly is replaced after a pause. While others
+serve, that is tried without end; else the gateway ends after `MAX_DEATHS` in a minute, each soon after a start.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ MAX_DEATHS = 5
 DEATHS_WITHIN_S = 60.0
 SERVED_WELL_S = 10.0
 """A worker that ends after serving for longer did not fail at its start."""
-RESTART_AFTER_S = (0.1, 0.5, 1.0, 2.0, 4.0)
+RESTART_AFTER_S = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
 KILL_AFTER_S = 10.0
 """How long after the last moment of its drain a worker may take to end."""
 HAND_OVER_WITHIN_S = 30.0
@@ -120,6 +120,7 @@ class Supervisor:
         self._ready: set[int] = set()
         self._deaths = WorkerDeaths()
         self._restarts = 0
+        self._is_asked_to_stop = asyncio.Event()
         self._stopping: float | None = None
         """Once stopping: how long workers go on serving, in seconds."""
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -170,6 +171,7 @@ class Supervisor:
             self._fail("asked to stop a second time: what was under way has been cut off")
             return
         self._stopping = delay_s
+        self._is_asked_to_stop.set()
         for listener in self._listeners:
             listener.close()  # else the kernel would go on accepting for it, when no worker does any more
         for member in self._members.values():
@@ -179,21 +181,35 @@ class Supervisor:
         deaths = 0
         while not self._is_stopping():
             began = time.monotonic()
-            member = await self._start(slot)
-            self._tasks.spawn(self._listen(member, on_ready), f"line-{slot}")
-            code = await self._wait(member.process)
-            self._gone(member)
+            end, ready_at = await self._live(slot, on_ready)
             if self._is_stopping():
                 return
             now = time.monotonic()
-            deaths = deaths + 1 if now - began < DEATHS_WITHIN_S else 1
+            deaths = deaths + 1 if ready_at is None or now - began < DEATHS_WITHIN_S else 1
             self._restarts += 1
-            cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-            log.error("worker %d (pid %d) ended with %s; starting another", slot, member.process.pid, cause)
-            if self._deaths.note(now, member.ready_at):
+            others = sum(each.ready_at is not None for each in self._members.values())
+            pauses_s = RESTART_AFTER_S if others else RESTART_AFTER_S[:MAX_DEATHS]
+            pause_s = pauses_s[min(deaths, len(pauses_s)) - 1]
+            text = "worker %d %s; starting another in %g s; %d of %d serve"
+            log.error(text, slot, end, pause_s, others, self._config.server.workers)
+            # Whatever keeps a successor from its start may not end the calls of those that serve.
+            if not (others and slot in self._ready) and self._deaths.note(now, ready_at):
                 self._fail(f"{MAX_DEATHS} workers ended unexpectedly within {DEATHS_WITHIN_S:g} s; giving up")
                 return
-            await asyncio.sleep(RESTART_AFTER_S[min(deaths, len(RESTART_AFTER_S)) - 1])
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_asked_to_stop.wait(), pause_s)
+
+    async def _live(self, slot: int, on_ready: Callable[[], None]) -> tuple[str, float | None]:
+        """Run one worker until it ends. Returns how it ended, and since when it was ready."""
+        try:
+            member = await self._start(slot)
+        except OSError as error:  # the system has no process, memory or descriptor left
+            return f"cannot be started ({error})", None
+        self._tasks.spawn(self._listen(member, on_ready), f"line-{slot}")
+        code = await self._wait(member.process)
+        self._gone(member)
+        cause = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        return f"(pid {member.process.pid}) ended with {cause}", member.ready_at
 
     def _is_stopping(self) -> bool:
         return self._stopping is not None
@@ -226,23 +242,25 @@ class Supervisor:
 
     async def _listen(self, member: _WorkerSlot, on_ready: Callable[[], None]) -> None:
         slot, line = member.slot, member.line
-        while (message := await line.receive()) is not None:
-            if "ready" in message:
-                log.info("worker %d (pid %d) is ready", slot, member.process.pid)
-                member.ready_at = time.monotonic()
-                if slot not in self._ready:
-                    self._ready.add(slot)
-                    if len(self._ready) == self._config.server.workers:
-                        on_ready()
-            elif "failed" in message and slot not in self._ready:
-                self._fail(message["failed"])  # at the start it is the operator's to mend; later, worth another try
-            elif "failed" in message:
-                log.error("worker %d: %s", slot, message["failed"])
-            elif "scrape" in message:
-                self._tasks.spawn(self._scrape_for(line, message), f"scrape-{slot}")
-            elif "ask" in message:
-                self._tasks.spawn(self._answer(line, message), f"answer-{slot}")
-        line.close()
+        try:
+            while (message := await line.receive()) is not None:
+                if "ready" in message:
+                    log.info("worker %d (pid %d) is ready", slot, member.process.pid)
+                    member.ready_at = time.monotonic()
+                    if slot not in self._ready:
+                        self._ready.add(slot)
+                        if len(self._ready) == self._config.server.workers:
+                            on_ready()
+                elif "failed" in message and slot not in self._ready:
+                    self._fail(message["failed"])  # at the start it is the operator's to mend; later, worth another try
+                elif "failed" in message:
+                    log.error("worker %d: %s", slot, message["failed"])
+                elif "scrape" in message:
+                    self._tasks.spawn(self._scrape_for(line, message), f"scrape-{slot}")
+                elif "ask" in message:
+                    self._tasks.spawn(self._answer(line, message), f"answer-{slot}")
+        finally:
+            line.close()
 
     async def _answer(self, line: ControlChannel, question: Mapping[str, Any]) -> None:
         """The answer to a worker's question about the whole gateway; None: not available."""
