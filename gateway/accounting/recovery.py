@@ -25,8 +25,7 @@ LOOK_EVERY_S = 5.0
 TRY_AGAIN_S = 0.5
 """Pause between attempts while the store is unavailable."""
 DOUBTED_FOR_S = 1.0
-"""How long after its first failure an item is sent alone again, before it is given up: the server may have been in a
-state that it does not name, such as in the middle of a move of its keys."""
+"""How long after it failed alone an item is sent again, once: what kept the server from it may be over then."""
 PORTION = 50
 """Entries in one batch, so that other workers get their turns in between."""
 

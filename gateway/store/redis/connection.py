@@ -155,17 +155,12 @@ AWAY = {
 """The meaning of temporary errors that do not depend on the request."""
 
 WITHOUT_CODE = {
-    "non local key in a cluster node": "ASK",
-    "during rehashing of the slot": "TRYAGAIN",
-    "slot not served": "CLUSTERDOWN",
-    "cluster is down": "CLUSTERDOWN",
-    "hash to the same slot": "CROSSSLOT",
-    "on a stale replica": "MASTERDOWN",
-    "ACL failure in script": "NOPERM",
-    "user executing the script can't": "NOPERM",
+    "non local key in a cluster node": "ASK", "during rehashing of the slot": "TRYAGAIN",
+    "slot not served": "CLUSTERDOWN", "cluster is down": "CLUSTERDOWN", "hash to the same slot": "CROSSSLOT",
+    "on a stale replica": "MASTERDOWN", "max number of clients": "MAXCLIENTS",
+    "ACL failure in script": "NOPERM", "user executing the script can't": "NOPERM",
     "Script killed by user": "BUSY",  # by SCRIPT KILL, which an administrator gives while it is busy
-    "max number of clients": "MAXCLIENTS",
-}
+}  # fmt: skip
 """Parts of errors that servers answer without the word for them, most of them inside scripts. Sources: src/script.c
 (scriptVerifyClusterState, scriptVerifyAllowStale, scriptVerifyACL) and src/networking.c (acceptCommonHandler) of Redis
 7.0 to 7.4 and Valkey 8, and src/scripting.c of Redis 6.2."""
@@ -368,9 +363,8 @@ def _code(error: BaseException) -> str:
     text = str(error)
     if isinstance(error, NoPermissionError):
         return "NOPERM"
-    for part, code in WITHOUT_CODE.items():
-        if part in text:
-            return code
+    if known := [code for part, code in WITHOUT_CODE.items() if part in text]:
+        return known[0]
     # Inside a script the word may be behind the place in the script. redis-py takes it out of the errors that it knows.
     found = re.match(r"([A-Z]{3,})\b", text) or re.search(r": -([A-Z]{3,})\b", text)
     return found[1] if found else getattr(error, "status_code", None) or ""
