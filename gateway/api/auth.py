@@ -86,8 +86,8 @@ API_KEY_PATTERN = r"(?<![A-Za-z0-9])sk-[\w.-]{6,}"
 """Matches API keys in other text, which are never shown or stored."""
 
 TRUSTED_S = 1.0
-"""A key is looked up again where its call has waited longer, for its body or for room at an upstream: the key may be
-revoked by now, or have other limits."""
+"""A key is looked up again where its call has waited longer, for its body, a hook, or room at an upstream: the key
+may be revoked by now, or have other limits."""
 
 NEW_ONE = "Ask the operator of this gateway for a new one."
 REVOKED = "This API key has been revoked."

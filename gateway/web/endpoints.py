@@ -154,6 +154,8 @@ class DataPlane:
                     call = await binding.bind(call, context.parts)
             finds = partial(self.caller, query_key=spec.query_key) if row is None else row.find_key
             client = _Client(request, context, self._status, self._capacity, self._loop, finds)
+            if context.amended.waited_s > TRUSTED_S:
+                await client.check_again(call.key)
             answer = await pipeline.serve(call, context.parts, client, context.trace)
             if isinstance(answer, Streamed):
                 if context.stream is None:

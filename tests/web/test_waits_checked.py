@@ -1,4 +1,4 @@
-"""Calls that wait for room at an upstream when their key loses what permits them."""
+"""Calls that wait for room at an upstream, or for a hook, when their key loses what permits them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from aiohttp.test_utils import TestClient
 
 from gateway.accounting import admission
 from gateway.keys import cache
-from tests.fakes.scripted import Scripted, Wire, error_json, ok_json
+from gateway.web import endpoints
+from tests.fakes.scripted import Behaviour, Scripted, Wire, error_json, ok_json
 from tests.wings.tasks.test_rows import GOOD
 
 from .conftest import ADMIN_TOKEN, AUTH, Inside, until
@@ -41,15 +42,16 @@ CHANGES = {
 
 
 class Held:
-    """An upstream that answers its first call on command, and all others at once."""
+    """Answers a request on command."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Behaviour) -> None:
+        self.answer = answer
         self.begun, self.turn = threading.Event(), threading.Event()
 
     async def __call__(self, wire: Wire) -> None:
         self.begun.set()
         assert await asyncio.to_thread(self.turn.wait, 30)
-        await ok_json()(wire)
+        await self.answer(wire)
 
 
 async def post(client: Client, path: str, headers: dict[str, str]) -> tuple[int, str | None]:
@@ -78,7 +80,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 async def test_the_key_of_a_call_that_waited_is_checked_again(inside: Inside, change: str, path: str) -> None:
     method, place, body, expected = CHANGES[change]
-    held = Held()
+    held = Held(ok_json())
     with Scripted(held, always=ok_json()) as upstream:
         row = GOOD | {"unpriced": "allow"}
         client = await inside(upstream.url, **SETTINGS, upstreams=limited(upstream), passthrough={"row": row})
@@ -102,6 +104,23 @@ async def heard(client: Client) -> None:
     await until(client, made["secret"], 200)
     await ask(client, "DELETE", "keys/later")
     await until(client, made["secret"], 401)
+
+
+async def test_so_is_that_of_a_call_that_waited_for_a_hook(inside: Inside, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoints, "TRUSTED_S", 0.0)
+    held = Held(ok_json({"action": "allow"}))
+    with Scripted(always=ok_json()) as upstream, Scripted(held) as hook:
+        client = await inside(
+            upstream.url, admin=SETTINGS["admin"], hooks={"before_call": {"guard": {"url": hook.url}}}
+        )
+        made = await ask(client, "POST", "keys", {"id": "dora"})
+        async with asyncio.TaskGroup() as group:
+            waits = group.create_task(post(client, "/v1/completions", {"Authorization": f"Bearer {made['secret']}"}))
+            await asyncio.to_thread(held.begun.wait, 30)
+            await ask(client, "DELETE", "keys/dora")
+            await heard(client)
+            held.turn.set()
+        assert (waits.result(), upstream.hits) == ((401, "invalid_api_key"), 0)
 
 
 async def test_so_is_that_of_a_call_whose_upstream_had_no_room(inside: Inside) -> None:
