@@ -9,7 +9,7 @@ charge for the model that served.
 
 Other forms are refused: LiteLLM writes the members of `extra_body` over those of the body (BerriAI/litellm#31118).
 `refuse_unread` looks for names of models wherever no format reads them: Groq's `compound_custom.models` (Groq, API
-reference), Azure's `data_sources` with an `embedding_dependency` (Azure, "On Your Data"), `svg` of images
+reference), Microsoft's `data_sources` with an `embedding_dependency` (Microsoft, "On Your Data"), `svg` of images
 (openai-python, image_generate_params.py), tools that a message adds (anthropic-sdk,
 BetaRequestToolAdditionBlockParam), `routingConfig` of Gemini (google-genai, types.py).
 

@@ -10,7 +10,7 @@
 5. Without a healthy key, a key in cooldown is still tried until 3 refusals in a row (the sole key of an upstream: 10),
    because a single refusal may be an error of the upstream. Then the upstream is unavailable until a cooldown ends; for
    one caller alone as long as no other one was refused: the request may be to blame, which names a file that the
-   account may not read (googleapis/js-genai#666), or asks for more output than the balance pays
+   account may not read (js-genai#666), or asks for more output than the balance pays
    (can1357/oh-my-pi#9569; new-api, service/pre_consume_quota.go).
 6. Until a stated Retry-After is over, a call that can wait is not sent with that key. Until the key is accepted then,
    one of these calls is sent in `TRIAL_S`, because what waited together would be refused together.

@@ -85,7 +85,7 @@ def starts(*beginnings: str) -> re.Pattern[str]:
 TABLE: tuple[Row, ...] = (
     # The request is at fault, and its status is passed on, which clients know: it is longer than the rate per minute
     # (Aider-AI/aider#1880), has a context that the account does not pay for (Wei-Shaw/sub2api#572), was flagged
-    # (openrouter.ai/docs, "Errors"), or names a file that the account may not read (googleapis/js-genai#666).
+    # (openrouter.ai/docs, "Errors"), or names a file that the account may not read (js-genai#666).
     Row(None, frozenset({429}), message=starts("request too large for ", "extra usage is required for long context")),
     Row(None, frozenset({403}), message=starts(
         r"\S{1,200} requires moderation ", "permission denied while accessing input file",

@@ -19,7 +19,7 @@ from redis.exceptions import ResponseError
 
 from gateway import tasks
 from gateway.config import StoreSettings as Settings
-from gateway.records import Granted
+from gateway.records import Bond, Granted
 from gateway.store import Batch, Progress, Reserve, StoreLostWrites, StoreMisconfigured, StoreUnavailable
 from gateway.store.redis import connection as redis_link
 from gateway.store.redis import store as redis
@@ -122,8 +122,43 @@ async def test_all_keys_of_a_store_have_its_tag(server: RedisServer, opens: Open
     await other.granted()
     await store.ping()
     keys = server.cli("KEYS", "*").split()
-    assert len(keys) == 16
+    assert len(keys) == 17
     assert all(key.startswith("{books.of-ours_1}:") for key in keys)
+
+
+def test_the_only_lifetimes_are_those_of_posts() -> None:
+    """Redis deletes by its own clock, of which one wrong moment may be years ahead, and of a full memory it evicts keys
+    with a lifetime first. What is kept by age is deleted by retention (apply_retention.lua)."""
+    lifetime = re.compile(r"P?EXPIRE(?:AT)?\b|P?EXAT\b|SETEX\b|GETEX\b|['\"][EP]X['\"]")
+    folder = Path(redis.__file__).parent
+    found = {file.name: lifetime.findall(file.read_text()) for file in folder.iterdir() if file.is_file()}
+    assert {name for name, some in found.items() if some} - {"apply_retention.lua"} == {"exchange.lua"}
+
+
+async def test_a_lifetime_that_an_older_gateway_gave_ends_with_the_next_write(
+    server: RedisServer, opens: Opens
+) -> None:
+    store = await opens(server)
+    worker, silent = Worker(store), Worker(store)
+    bond = Bond("resp_1", "k", None, "up", "", "m", 0, time.time())
+
+    async def write(lost: int) -> None:
+        await worker.send()
+        await store.add_bond(bond, time.time())
+        await store.claim("one", {"a": 60})
+        opening = worker.opening(draw(daily()))
+        await store.apply(Batch(silent.name, lost, lost - 1, [opening], is_adopted=True))  # opens nothing lost again
+        server.cli("ZADD", "{gateway}:1:alive", 1, silent.name)
+        assert (await worker.send()).lost == 1
+
+    await write(1)
+    kept = re.compile(":(worker|lost|bond|bonds|claim):")
+    keys = {key for key in server.cli("KEYS", "*").split() if kept.search(key)}
+    assert len(keys) == 6
+    for key in keys:
+        server.cli("EXPIRE", key, 1000)
+    await write(2)
+    assert {server.cli("TTL", key) for key in keys} == {"-1"}
 
 
 async def test_large_hashes_are_no_lists(server: RedisServer, opens: Opens) -> None:
@@ -716,8 +751,8 @@ WITHOUT_CODE = {
     "ACL failure in script: User gateway has no permissions": "may not do all that the gateway does",
     "max number of clients + cluster connections reached": "too many clients",
 }
-"""All that scriptVerifyClusterState, scriptVerifyAllowStale and scriptVerifyACL (src/script.c of Redis 7.4 and
-Valkey 8) and acceptCommonHandler (src/networking.c) answer."""
+"""All that scriptVerifyClusterState, scriptVerifyAllowStale, scriptVerifyACL (src/script.c of Redis 7.4 and Valkey 8)
+and acceptCommonHandler (src/networking.c) answer."""
 
 
 @pytest.mark.parametrize("text", WITHOUT_CODE)

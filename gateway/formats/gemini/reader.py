@@ -82,7 +82,7 @@ def _by_modality(report: Mapping[str, Any], names: Iterable[str]) -> dict[str, i
 _A_PROMPT = re.compile(r"(?:^|/)gemini-[12][.-]")
 """Models of which a grounded prompt is billed; of others each query is (ai.google.dev, pricing)."""
 _QUERIES, _MAPS = ("webSearchQueries", "imageSearchQueries"), "googleMapsWidgetContextToken"
-_RETRIEVED = "retrievalQueries"  # Vertex AI bills the prompt (its pricing, "Grounding with your data")
+_RETRIEVED = "retrievalQueries"  # billed by prompt (Google Cloud, pricing: "Grounding with your data")
 
 
 def searches(candidate: Mapping[str, Any]) -> tuple[set[str], bool]:

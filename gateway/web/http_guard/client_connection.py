@@ -47,8 +47,8 @@ MAX_LENGTH_DIGITS = 18
 
 
 MAX_PATH, MAX_SLASHES = 4096, 64
-"""Characters and slashes of a path. aiohttp's router hashes the path up to each of its slashes. Bedrock permits 2,048
-characters of a model (API reference, InvokeModel, `modelId`), the longest name in a path; part of them are escaped."""
+"""Characters and slashes of a path. aiohttp's router hashes the path up to each of its slashes. The longest name in one
+is a model of 2,048 characters (API reference of InvokeModel, `modelId`), of which some are escaped."""
 
 STALLED_S = 60
 """A client that takes nothing of its answer for longer is cut off, by the kernel, where it can (Linux)."""
