@@ -58,8 +58,8 @@ each. The bytes of a client are read in turns of the event loop: one function mo
 
 
 REDIS: Mapping[str, Served] = {
-    "a draw, alone": Served(commands=17.00, sent=1396.6, received=104.9),
-    "a settlement, alone": Served(commands=27.00, sent=1374.1, received=35.0),
+    "a draw, alone": Served(commands=19.00, sent=1396.6, received=104.9),
+    "a settlement, alone": Served(commands=29.00, sent=1374.1, received=35.0),
     "a draw, 64 at once": Served(commands=0.27, sent=789.9, received=12.7),
     "a settlement, 64 at once": Served(commands=1.41, sent=570.9, received=1.6),
 }
