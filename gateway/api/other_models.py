@@ -50,7 +50,7 @@ _NAMES_MODELS = re.compile(
     r"(?!allowed|excluded)\w*(?:model|deployment)(?:s|ids?|names?)?|routingconfig|modelselection\w*|modelrouting\w*"
 )
 _OF_CALLERS = re.compile(
-    r"\w*(?:metadata|schema|usage)|properties|function\w*|variables|attributes|headers|labels|arg(?:ument)?s|env\w*"
+    r"\w*(?:metadata|schema|usage|examples?)|properties|configs|function\w*|variables|attributes|headers|labels|arg(?:ument)?s|env\w*"
     r"|documents?|grammar|structuredoutputs?|guided\w*|trace|extrabody"
 )
 """Members inside of which names are the caller's own; `extra_body` is read as a body."""

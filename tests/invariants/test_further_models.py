@@ -106,6 +106,8 @@ OF_CALLERS: list[tuple[str, dict[str, Any]]] = [
         },
     ),
     ("chat", {"guided_json": {"properties": {"model": {"type": "string"}}}, "metadata": {"model": "x"}}),
+    ("messages", {"tools": [{"name": "f", "input_schema": {}, "input_examples": [ARGUMENTS]}]}),
+    ("messages", {"tools": [{"type": "mcp_toolset", "configs": {"list_models": {"enabled": True}}}]}),
     ("responses", {"prompt": {"id": "pmpt_1", "variables": {"model": "x"}}}),
     (
         "responses",
