@@ -199,6 +199,7 @@ def _decode(line: bytes) -> Decision | None:
         if (change := values.get("change")) is None:
             return Decision(values["number"], None)
         change["resets"] = tuple(Window(*window) for window in change["resets"])
+        change["cleared"] = tuple(change.get("cleared", ()))  # which older gateways did not note
         change["secrets_added"], change["secrets_removed"] = (
             tuple(change["secrets_added"]), tuple(change["secrets_removed"])
         )  # fmt: skip

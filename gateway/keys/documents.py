@@ -164,7 +164,8 @@ class Documents:
     ) -> None:
         """Raises `Conflict` where the document is not `before` any more."""
         audit = json.dumps({"time": format_time(self._clock()), **doing._asdict()})
-        change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), tuple(resets))
+        used = [each.used for each in await self._store.window_statuses(resets, self._clock())] if resets else ()
+        change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), tuple(resets), tuple(used))
         if await self._changes.change(change, self.warn):
             return
         if before is None and kind != "overlay":

@@ -10,6 +10,7 @@ document that the store has now:
 4. A key or team: the version that was updated last.
 5. A pause or its end, of a key of the file or a person, and facts of wings: as the change has it.
 6. A top-up is added to what the store has now.
+7. A reset takes from a window what was used when it was made: calls that came after it have been repeated by then.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def again(change: StoreChange, present: str | None) -> StoreChange:
     after, removed = merged(change, present), change.secrets_removed
     if change.kind == "key" and present is not None and after is None:
         removed = tuple({*removed, *(secret.sha256 for secret in IssuedKey.decode(present).secrets)})
-    return change._replace(before=present, after=after, secrets_removed=removed)
+    return change._replace(before=present, after=after, secrets_removed=removed, is_again=True)
 
 
 def audit_alone(change: StoreChange, present: str | None) -> StoreChange:

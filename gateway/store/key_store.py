@@ -46,6 +46,11 @@ class StoreChange(NamedTuple):
     resets: tuple[Window, ...] = ()
     """Windows of which nothing is used from now on; reservations of running calls stay. Windows of parallel calls are
     not changed. A running call that gives back a part of a rate at its end does so, down to nothing used."""
+    cleared: tuple[int, ...] = ()
+    """How much was used of each of these windows before the change was made first."""
+    is_again: bool = False
+    """Whether it is made again, behind calls that came after it: then no more than `cleared` is taken from a window of
+    a day, week or month."""
     journal: str = ""
     """The decision journal of the gateway that made this change (keys/decisions.py); empty: none."""
     number: int = 0

@@ -5,7 +5,7 @@
 -- ARGV   1: kind, 2: name, 3: the document as it was read, 4: as it is from now on (both as '=TEXT', or '' for none),
 --        5: entry for the audit log, 6: entries that are kept, 7: offset_us, 8: secrets to be added, 9: to be removed
 --        (how many), 10: decision journal ('' for none), 11: number of this change in it; then these secrets, and for
---        each window its id and whether it is a rate (1 or 0)
+--        each window its id, whether it is a rate (1 or 0), and how much is taken from it ('' for all)
 --
 -- Returns 1: applied; 0: the document is another; -1: a secret leads to another key.
 --
@@ -40,11 +40,12 @@ local time = call('TIME')
 local now = format('%.0f', time[1] * 1000000 + time[2] + offset_us)
 local states = {}
 for i = 1, #KEYS - WINDOWS do
-  local place = SECRET + added + removed + 2 * i - 1
-  local id, is_rate = ARGV[place], ARGV[place + 1] == '1'
-  local reserved, at = string.match(call('HGET', KEYS[WINDOWS + i], id) or '', '^%d+ (%d+) (%d+)$')
+  local place = SECRET + added + removed + 3 * i - 2
+  local id, is_rate, cleared = ARGV[place], ARGV[place + 1] == '1', ARGV[place + 2]
+  local used, reserved, at = string.match(call('HGET', KEYS[WINDOWS + i], id) or '', '^(%d+) (%d+) (%d+)$')
   if reserved then
-    states[#states + 1] = { KEYS[WINDOWS + i], id, format('0 %s %s', reserved, is_rate and now or at) }
+    local left = (is_rate or cleared == '') and 0 or math.max(0, used - cleared)
+    states[#states + 1] = { KEYS[WINDOWS + i], id, format('%.0f %s %s', left, reserved, is_rate and now or at) }
   end
 end
 call('XLEN', AUDIT)

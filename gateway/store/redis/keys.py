@@ -147,19 +147,20 @@ async def audit(link: RedisConnection, base: str, limit: int, before: str | None
 
 def encode_change(change: StoreChange, base: str, schema: str, offset_us: int) -> tuple[list[str], list[str]]:
     kind = change.kind
-    resets = [window for window in change.resets if window.starts or window.period_us]
+    cleared = change.cleared if change.is_again and change.cleared else [""] * len(change.resets)
+    resets = [pair for pair in zip(change.resets, cleared, strict=True) if pair[0].starts or pair[0].period_us]
     keys = [
         schema, f"{base}audit", f"{base}secrets", f"{base}names:{kind}", f"{base}documents:{kind}",
         f"{base}decisions",
-        *[base + (f"windows:{window.starts}" if window.starts else "windows") for window in resets],
+        *[base + (f"windows:{window.starts}" if window.starts else "windows") for window, _ in resets],
     ]  # fmt: skip
     arguments = [
         kind, change.name, _encode_text(change.before), _encode_text(change.after), change.audit, str(AUDIT_KEPT),
         str(offset_us), str(len(change.secrets_added)), str(len(change.secrets_removed)), change.journal,
         str(change.number), *change.secrets_added, *change.secrets_removed,
     ]  # fmt: skip
-    for window in resets:
-        arguments += window.id, str(int(not window.starts))
+    for window, used in resets:
+        arguments += window.id, str(int(not window.starts)), str(used)
     return keys, arguments
 
 

@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import ScriptedUpstream, StartsGateways
 from tests.fakes.redis_servers import RedisServer, wait_until
 from tests.fakes.scripted import ok_json
-from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, key, run, secret, settings
+from tests.flows.gateway_process import ADMIN_TOKEN, Gateway, eventually, key, run, secret, settings
 from tests.flows.steering import Operator, until_all_know, until_all_say
 
 USAGE = {"prompt_tokens": 10, "completion_tokens": 5}
@@ -95,6 +95,25 @@ def test_changes_are_made_again_when_redis_comes_back_without_them(
     assert "came back older or empty" in one.stderr
     assert one.metric("gateway_lost_changes_total", outcome="restored") == len(audit) - (0 if is_empty else 1)
     assert one.metric("gateway_lost_changes_total", outcome="failed") == 0
+
+
+def test_a_reset_that_is_made_again_leaves_the_calls_that_came_after_it(
+    start_gateway: StartsGateways, config: dict[str, Any], redis: RedisServer, tmp_path: Path
+) -> None:
+    """The gateway that made it comes back when the others' journals have repeated their calls."""
+    one = start_gateway(config)
+    own = {**config, "store": {**config["store"], "journal_dir": str(tmp_path / "journal")}}
+    deciding = start_gateway(own)
+    assert [one.complete(key="alice").status for _ in range(4)] == [200] * 4
+    before = snapshot_of(redis, tmp_path / "before.rdb")
+    Operator(deciding).done("POST", "keys/alice/reset")
+    deciding.stop()
+    assert [one.complete(key="alice").status for _ in range(3)] == [200] * 3
+    come_back(redis, before)
+    until_all_know(one, secret("alice"), lambda received: received["quotas"][0]["used"] == 7)
+    restored = start_gateway(own)
+    eventually(lambda: restored.metric("gateway_lost_changes_total", outcome="restored") == 1)
+    until_all_know(one, secret("alice"), lambda received: received["quotas"][0]["used"] == 3)
 
 
 @pytest.mark.parametrize("is_empty", [False, True])
