@@ -60,6 +60,9 @@ _CONTENT = frozenset({
 """Members in which tools alone are settings: all else is content."""
 NAMES = re.compile(rb'model[^"]{0,32}"\s*:')
 """Names of members for a model, in a body in small letters."""
+TOOLS = re.compile(rb'"tools?"\s*:')
+ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-f]|[57][0-9a])")
+"""An escape in JSON of a letter of ASCII, which a name of a member may have."""
 _OF_CLIENTS = (None, "function", "custom", "tool_search", "mcp")
 """Types of tools that the client runs, or a server that it names: their parameters, schemas and headers are its own."""
 
@@ -102,9 +105,16 @@ def refuse_in_tools(given: Any, name: str = "tools") -> None:
             raise _refused_as_paid(f"{name}[{place}]")
 
 
-def refuse_unread(members: Mapping[str, Any], known: Collection[str] = (), read: Collection[str] = ()) -> None:
+def refuse_unread(
+    members: Mapping[str, Any],
+    known: Collection[str] = (),
+    read: Collection[str] = (),
+    *,
+    has_tools_inside: bool = True,
+) -> None:
     """Raises `InvalidRequest` for a name of a model that no format reads, at any depth of the settings of a body.
-    `known`: the members of the schema; `read`: those of which a format reads the `model` itself."""
+    `known`: the members of the schema; `read`: those of which a format reads the `model` itself; `has_tools_inside`:
+    whether the content may bring tools, for which it is searched."""
     for name, value in members.items():
         meant = folded(name)
         if _OF_CALLERS.fullmatch(meant) is not None or meant in ("model", *LISTS):
@@ -112,6 +122,8 @@ def refuse_unread(members: Mapping[str, Any], known: Collection[str] = (), read:
         if name not in known and _is_name_of_model(meant, value):
             raise _refused(name)
         is_setting = meant not in _CONTENT
+        if not (is_setting or has_tools_inside):
+            continue
         entries_read = value if name in read and isinstance(value, list) else [value] if name in read else []
         _refuse_inside(name, value, is_setting, {id(each) for each in entries_read})
 

@@ -23,7 +23,7 @@ from gateway.spelling import compatible, folded
 
 from . import acting_tools, prompt_tokens, validation_errors
 from .json_document import parse
-from .other_models import NAMES, for_routers, refuse_in_tools, refuse_unread
+from .other_models import ESCAPED, NAMES, TOOLS, for_routers, refuse_in_tools, refuse_unread
 from .prompt_tokens import Counter, FindsCounter
 from .schema import Body, Generation, StreamOptions
 
@@ -64,11 +64,13 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     elif "tools" in document.members:
         refuse_in_tools(document.members["tools"])
     text = raw.lower()  # asked here, because nearly every body names one model, and no tool of a router
+    is_escaped = b"\\u00" in text and ESCAPED.search(text) is not None
     if (
         (text.count(b"model") > 1 and len(NAMES.findall(text)) > 1)
-        or b"deployment" in text or b"openrouter" in text or b"orq:" in text or b"\\u" in text
+        or b"deployment" in text or b"openrouter" in text or b"orq:" in text or is_escaped
     ):  # fmt: skip
-        refuse_unread(document.members, rules.names, rules.with_models)
+        brings_tools = is_escaped or len(TOOLS.findall(text)) > ("tools" in document.members)
+        refuse_unread(document.members, rules.names, rules.with_models, has_tools_inside=brings_tools)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
         refuse_other_case(options, _STREAM_OPTIONS, "stream_options.")

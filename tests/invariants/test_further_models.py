@@ -163,6 +163,15 @@ def test_no_tool_in_the_content_names_a_model(name: str, members: dict[str, Any]
         read(name, **members)
 
 
+@pytest.mark.parametrize("of", ["tool", "model", "openrouter"])
+def test_escaped_letters_hide_no_tool(of: str) -> None:
+    block = json.dumps(ADDED if of != "openrouter" else {**ADDED, "tool": {"type": "openrouter:fusion"}})
+    raw = json.dumps(body("messages", messages=[{"role": "user", "content": ["BLOCK"]}])).replace('"BLOCK"', block)
+    head, mark, rest = raw.rpartition(of)
+    with pytest.raises(InvalidRequest):
+        FORMATS["messages"].read(f"{head}\\u00{ord(mark[0]):x}{mark[1:]}{rest}".encode(), no_counter)
+
+
 @pytest.mark.parametrize(("name", "members"), OF_CALLERS)
 def test_callers_use_any_names(name: str, members: dict[str, Any]) -> None:
     assert read(name, **members) == ()
