@@ -30,6 +30,8 @@ from gateway.errors import InvalidRequest
 from gateway.records import Call, Params
 from gateway.spelling import folded, outer
 
+from . import validation_errors
+
 ANY_MODEL = "*"
 """Among the models of a request: the upstream chooses."""
 
@@ -74,6 +76,21 @@ def entries(members: Mapping[str, Any], name: str) -> Iterator[tuple[int, Mappin
     for index, entry in enumerate(listed):
         if isinstance(entry, dict):
             yield index, entry
+
+
+def named(members: Mapping[str, Any], names: Collection[str]) -> tuple[str, ...]:
+    """The models that these members name: hosted tools (`image_generation`), a moderation. Raises `InvalidRequest`."""
+    found = dict[str, None]()
+    for name in names:
+        for index, entry in entries(members, name):
+            model = entry.get("model")
+            if model is None:
+                continue
+            if not isinstance(model, str) or not model:
+                place = f"{name}[{index}].model" if isinstance(members[name], list) else f"{name}.model"
+                raise validation_errors.wrong_value(place, "It has to be the name of a model.")
+            found[model] = None
+    return tuple(found)
 
 
 def for_routers(members: Mapping[str, Any], known: frozenset[str] = frozenset()) -> list[str]:

@@ -157,6 +157,13 @@ def test_no_model_is_named_unread(name: str) -> None:
     assert read(name, plugins=[{"id": "web"}], extra_body={"google": {"thinking_config": {}}}) == ()
 
 
+@pytest.mark.parametrize("name", ["chat", "responses"])
+def test_the_model_of_a_moderation_is_compared(name: str) -> None:
+    assert read(name, moderation={"model": DEAR, "policy": {"input": {"mode": "score"}}}) == (DEAR,)
+    with pytest.raises(InvalidRequest, match=r"moderation\.model"):
+        read(name, moderation={"model": ""})
+
+
 @pytest.mark.parametrize(("name", "members"), IN_CONTENT)
 def test_no_tool_in_the_content_names_a_model(name: str, members: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest):

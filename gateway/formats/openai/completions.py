@@ -57,6 +57,10 @@ def _read_completion(document: Document, body: Completion, count: Counter | None
     return validate.generation(document, body, prompt, best_of=body.best_of or 1, default_output=DEFAULT_OUTPUT)
 
 
+_MODERATION = ("moderation",)
+"""Names a model of its own (openai-python, completion_create_params.py)."""
+
+
 def _read_chat(document: Document, body: Chat, count: Counter | None) -> Params:
     if body.top_logprobs is not None and not body.logprobs:
         raise validation_errors.wrong_value("top_logprobs", "It is only allowed when 'logprobs' is true.")
@@ -65,7 +69,10 @@ def _read_chat(document: Document, body: Chat, count: Counter | None) -> Params:
             raise validation_errors.missing(f"tools[{index}].function")
     output_param = "max_tokens" if "max_tokens" in document.members else "max_completion_tokens"
     prompt = prompt_tokens.chat(document, count)
-    return validate.generation(document, body, prompt, output_param=output_param, prompt_param="messages")
+    params = validate.generation(document, body, prompt, output_param=output_param, prompt_param="messages")
+    if _MODERATION[0] not in document.members:
+        return params
+    return params._replace(other_models=other_models.named(document.members, _MODERATION))
 
 
 def _read_embedding(document: Document, body: Embedding, count: Counter | None) -> Params:
@@ -84,7 +91,7 @@ def _read_embedding(document: Document, body: Embedding, count: Counter | None) 
 
 def _changes(call: Call, route: Route, capabilities: Capabilities, added_limit: int | None) -> dict[str, Any]:
     """Asks for the usage of a stream where the client did not, and adds a limit of the output."""
-    params, changes = call.params, other_models.changes(call, route) if call.other_models else {}
+    params, changes = call.params, other_models.changes(call, route, _MODERATION) if call.other_models else {}
     if params.stream and not params.include_usage and capabilities.stream_usage:
         asked = params.document.members.get("stream_options") or {}
         changes["stream_options"] = {**asked, "include_usage": True}
@@ -197,7 +204,8 @@ CHAT = _TEXT_FORMAT(
     name="chat",
     path="/v1/chat/completions",
     operation="chat",
-    read=partial(validate.read, validate.Rules(Chat, _read_chat)),
+    read=partial(validate.read, validate.Rules(Chat, _read_chat, with_models=_MODERATION)),
+    keeps=other_models.keeping(*_MODERATION),
     scan=StreamScan,
     reader=ChatReader,
     media=chat.MEDIA,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from typing import Any
@@ -77,7 +77,7 @@ def _read(document: Document, body: Response, count: Counter | None) -> Params:
         refers_to=refers_to,
         refers_param=refers_param,
         items=kept_items(body.input, "input"),
-        other_models=tuple(dict.fromkeys(_other_models(document.members))),
+        other_models=other_models.named(document.members, WITH_MODELS),
         account_bound_by=_account_bound_by(body),
         is_kept=bool(body.background) or body.store is not False,
         is_deferred=bool(body.background),
@@ -157,19 +157,6 @@ def _account_bound_by(body: Response, *, asks: bool = False) -> str:
             if isinstance(turn, dict) and turn.get("role") == "user":
                 break
     return blake2b(json.dumps(shared).encode(), digest_size=16).hexdigest()
-
-
-def _other_models(members: Mapping[str, Any]) -> Iterator[str]:
-    """The models that are named beside `model`: those of hosted tools (`image_generation`) and of the moderation."""
-    for name in WITH_MODELS:
-        for index, entry in other_models.entries(members, name):
-            model = entry.get("model")
-            if model is None:
-                continue
-            if not isinstance(model, str) or not model:
-                place = f"{name}[{index}].model" if isinstance(members[name], list) else f"{name}.model"
-                raise validation_errors.wrong_value(place, "It has to be the name of a model.")
-            yield model
 
 
 def _is_whole(item: Mapping[str, Any], kind: Any) -> bool:
