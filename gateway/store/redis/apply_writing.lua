@@ -260,7 +260,7 @@ for _, each in ipairs(newly_lost) do
   local owner, lease, text, record = unpack(each)
   local id = call('XADD', RECORDS, '*', 'r', record)
   call('HSET', BASE .. 'lost:' .. owner, lease, id .. '\t' .. text)
-  call('PERSIST', BASE .. 'lost:' .. owner) -- which older gateways gave a lifetime
+  redis.pcall('PERSIST', BASE .. 'lost:' .. owner) -- which older gateways gave a lifetime; some users may not
 end
 write('HDEL', LOST, no_longer_lost)
 -- Not with XADD, which the append-only file has with the exact length of that moment: carried out late, as above, it

@@ -23,7 +23,7 @@ end
 local until_s = string.format('%.0f', ARGV[5] + ARGV[6])
 call('SET', KEYS[1], until_s .. ' ' .. bond)
 call('ZADD', KEYS[2], until_s, ARGV[2])
-call('PERSIST', KEYS[2]) -- which older gateways gave a lifetime
+redis.pcall('PERSIST', KEYS[2]) -- which older gateways gave a lifetime; some users may not
 call('ZADD', KEYS[3], 'GT', until_s, string.sub(KEYS[2], #ARGV[1] + 1))
 local clock_s = (string.match(call('GET', KEYS[4]) or '', '^%d+ (%d+)') or 0) * 3600
 local oldest = string.format('(%.0f', math.min(clock_s, ARGV[5]))

@@ -151,7 +151,7 @@ local function write_again(key, names, stamp)
   write('HSET', key, written)
   write('HDEL', key, gone)
   if find(key, '^lost:', #BASE + 1) then
-    call('PERSIST', key) -- which older gateways gave a lifetime
+    redis.pcall('PERSIST', key) -- which older gateways gave a lifetime; some users may not
   end
 end
 

@@ -156,6 +156,7 @@ ACTIONS: list[tuple[str, dict[str, Any], str, dict[str, int], float]] = [
     ("/recraft/v1/images/generations", {"model": "recraftv4_1", "n": 6}, "recraft/generations", {"images": 6}, 0.21),
     ("/recraft/v1/images/generations", {"style": "icon"}, "recraft/generations", {"images": 1}, 0.08),
     ("/recraft/v1/images/generations", {"style": "Photorealism"}, "recraft/generations", {"images": 1}, 0.04),
+    ("/recraft/v1/images/generations", {"style": "Photorealism", "n": 2}, "recraft/generations", {"images": 2}, 0.08),
     ("/recraft/v1/images/generations", {"style": "icon", "n": 3}, "recraft/generations", {"images": 3}, 0.24),
     *[
         (f"/recraft/v1/images/{action}", {}, f"recraft/{action}", {"tasks": 1}, usd)
