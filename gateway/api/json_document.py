@@ -75,7 +75,7 @@ def parse(raw: bytes) -> Document:
         text = raw.decode().removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         _refuse(f"The body is not UTF-8: look at its byte {error.start + 1}")
-    if _brackets(raw) > MAX_DEPTH or len(raw) > MAX_MARKS:  # hardly ever: fewer brackets cannot be deep
+    if brackets(raw) > MAX_DEPTH or len(raw) > MAX_MARKS:  # hardly ever: fewer brackets cannot be deep
         _refuse_structure(raw)
     try:
         members = _DECODER.decode(text)
@@ -132,7 +132,7 @@ def replace(document: Document, values: Mapping[str, Any]) -> bytes:
 
 def has_more_nested(raw: bytes, most: int) -> bool:
     """Whether a body has more than `most` arrays and objects."""
-    return _brackets(raw) > most and _brackets(_structure(raw)) > most
+    return brackets(raw) > most and brackets(_structure(raw)) > most
 
 
 def steps_of(structure: bytes) -> memoryview[int]:
@@ -140,7 +140,8 @@ def steps_of(structure: bytes) -> memoryview[int]:
     return memoryview(structure.translate(_STEPS, _NO_BRACKETS)).cast("b")
 
 
-def _brackets(text: bytes) -> int:
+def brackets(text: bytes) -> int:
+    """How many arrays and objects begin, and brackets in texts."""
     return text.count(b"{") + text.count(b"[")
 
 
@@ -152,7 +153,7 @@ def _structure(raw: bytes) -> bytes:
 
 
 def _refuse_structure(raw: bytes) -> None:
-    if _marks(raw) > MAX_MARKS or _brackets(raw) > MAX_DEPTH:
+    if _marks(raw) > MAX_MARKS or brackets(raw) > MAX_DEPTH:
         structure = _structure(raw)
         if _marks(structure) > MAX_MARKS:
             _refuse(f"There are more than {MAX_MARKS} brackets, colons and commas between its texts: send less at once")
@@ -161,7 +162,7 @@ def _refuse_structure(raw: bytes) -> None:
 
 
 def _marks(text: bytes) -> int:
-    return _brackets(text) + text.count(b":") + text.count(b",")
+    return brackets(text) + text.count(b":") + text.count(b",")
 
 
 def _refuse_unreadable(text: str) -> NoReturn:

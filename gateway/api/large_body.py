@@ -20,7 +20,7 @@ from gateway.records import Document, ItemRef, LargeBody, LineCeilings, Params
 from .acting_tools import acting_in, are_in_items
 from .capabilities import has_value
 from .file_ids import named_files
-from .json_document import spans
+from .json_document import brackets, spans
 
 LARGE_BYTES = 65536
 """A longer body is large. One of this length is read in about 3 ms, the worst in 10 ms."""
@@ -95,11 +95,11 @@ def brief(
 
 def is_long(pieces: Sequence[Piece]) -> bool:
     """Whether a body in these pieces may take long to read."""
-    size = brackets = 0
+    size = opened = 0
     for text in map(bytes, pieces):
         size += len(text)
-        brackets += text.count(b"{") + text.count(b"[")
-        if size > SHORT_BYTES or brackets > SHORT_BRACKETS:
+        opened += brackets(text)
+        if size > SHORT_BYTES or opened > SHORT_BRACKETS:
             return True
     return False
 

@@ -63,6 +63,7 @@ _CONTENT = frozenset({
 NAMES = re.compile(rb'model[^"]{0,32}"\s*:')
 """Names of members for a model, in a body in small letters."""
 TOOLS = re.compile(rb'"tools?"\s*:')
+"""Names of members with tools, in such a body."""
 ESCAPED = re.compile(rb"\\u00(?:[46][1-9a-f]|[57][0-9a])")
 """An escape in JSON of a letter of ASCII, which a name of a member may have."""
 _OF_CLIENTS = (None, "function", "custom", "tool_search", "mcp")
@@ -141,8 +142,8 @@ def refuse_unread(
         is_setting = meant not in _CONTENT
         if not (is_setting or has_tools_inside):
             continue
-        entries_read = value if name in read and isinstance(value, list) else [value] if name in read else []
-        _refuse_inside(name, value, is_setting, {id(each) for each in entries_read})
+        entries_read = entries(members, name) if name in read else ()
+        _refuse_inside(name, value, is_setting, {id(each) for _, each in entries_read})
 
 
 _TOOLS = ("tool", "tools")

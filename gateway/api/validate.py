@@ -59,17 +59,17 @@ def read(rules: Rules, raw: bytes, find_counter: FindsCounter = prompt_tokens.no
     if not document.members.keys() <= rules.names:
         refuse_other_case(document.members, rules.names)
         _refuse_cache(document.members)
-        _refuse_unread(document.members)
+        _refuse_other_names(document.members)
         others = for_routers(document.members, rules.names)
     elif "tools" in document.members:
         refuse_in_tools(document.members["tools"])
-    text = raw.lower()  # asked here, because nearly every body names one model, and no tool of a router
+    text = raw.lower()  # asked here, because nearly every body names one model, and brings tools in one member
     is_escaped = b"\\u00" in text and ESCAPED.search(text) is not None
+    brings_tools = is_escaped or len(TOOLS.findall(text)) > ("tools" in document.members)
     if (
-        (text.count(b"model") > 1 and len(NAMES.findall(text)) > 1)
-        or b"deployment" in text or b"openrouter" in text or b"orq:" in text or is_escaped
+        brings_tools or (text.count(b"model") > 1 and len(NAMES.findall(text)) > 1)
+        or b"deployment" in text or b"openrouter" in text or b"orq:" in text
     ):  # fmt: skip
-        brings_tools = is_escaped or len(TOOLS.findall(text)) > ("tools" in document.members)
         refuse_unread(document.members, rules.names, rules.with_models, has_tools_inside=brings_tools)
     options = document.members.get("stream_options")
     if isinstance(options, dict) and "stream_options" in rules.names:
@@ -105,11 +105,11 @@ _REASONS: Mapping[str, str] = {
 }
 
 
-def _refuse_unread(members: Mapping[str, Any]) -> None:
+def _refuse_other_names(members: Mapping[str, Any]) -> None:
     """Refuse members by which an upstream makes more than the gateway reads."""
     for name, value in members.items():
         if folded(name) == "extrabody" and isinstance(value, dict):
-            _refuse_unread(value)
+            _refuse_other_names(value)
         elif (reason := _REASONS.get(folded(name))) is not None and value:
             text = f"Unsupported parameter: '{name}' {reason}."
             raise InvalidRequest(text, param=name, code="unsupported_parameter")

@@ -409,6 +409,10 @@ def at_dearest(call: Call, usage: Usage, prompt: int, completion: int) -> Usage:
     return usage._replace(reasoning_tokens=completion) if of[1] == "reasoning" else usage
 
 
+SERVICES = frozenset({"service_tier", "serviceTier", "speed", "fallbacks", "inference_geo"})
+"""All members by which a request asks for a variant."""
+
+
 def variants_of(params: Params) -> list[str]:
     """The variants of the price that a request asks for: the first for itself, others for fallbacks of a message
     (anthropic-sdk, BetaFallbackParam)."""

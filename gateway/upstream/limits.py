@@ -310,18 +310,14 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
     ])  # fmt: skip
 
 
-_SERVICES = frozenset({"service_tier", "serviceTier", "speed", "fallbacks", "inference_geo"})
-"""Members that may ask for a service (`windows.variants_of`)."""
-
-
 def asker_of(call: Call) -> Asker:
     """Whose call it is, and for which services beside the ordinary one: these have limits of their own, as flex of
     OpenAI, fast mode of Anthropic and its prompts of more than 200,000 tokens (their pages on rate limits)."""
-    params = call.params
-    if params.prompt_tokens <= LONG_PROMPT and not params.variant and _SERVICES.isdisjoint(params.document.members):
+    params, is_long = call.params, call.params.prompt_tokens > LONG_PROMPT
+    if not (is_long or params.variant) and windows.SERVICES.isdisjoint(params.document.members):
         return Asker(call.key.id)  # nearly every one
-    asked = {part for variant in windows.variants_of(call.params) for part in variant.split("-")}
-    services = [*sorted(asked & DEAR_OR_CHEAP), *(("long",) if call.params.prompt_tokens > LONG_PROMPT else ())]
+    asked = {part for variant in windows.variants_of(params) for part in variant.split("-")}
+    services = [*sorted(asked & DEAR_OR_CHEAP), *(("long",) if is_long else ())]
     return Asker(call.key.id, "-".join(services))
 
 

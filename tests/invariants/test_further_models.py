@@ -73,12 +73,15 @@ UNREAD: list[dict[str, Any]] = [
 ]
 """Forms that a router or an upstream may read and the gateway does not."""
 
+SVG_TOOL = {"type": "image_generation", "output_format": "svg"}
 ADDED = {"type": "tool_addition", "tool": {"type": "tool_definition", "definition": {"type": "advisor", "model": DEAR}}}
 IN_CONTENT: list[tuple[str, dict[str, Any]]] = [
     ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}, ADDED]}]}),
     ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "advisor", "svg": {"model": DEAR}}]}]}),
     ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "openrouter:fusion"}]}]}),
     ("responses", {"input": [{"type": "tool_search_output", "tools": [{"type": "openrouter:shell"}]}]}),
+    ("responses", {"input": [{"type": "additional_tools", "tools": [{"type": "another:expert"}]}]}),
+    ("responses", {"input": [{"type": "additional_tools", "tools": [SVG_TOOL]}], "tools": [{"type": "web_search"}]}),
     (
         "messages",
         {"messages": [{"role": "user", "content": [{"type": "tool_addition", "tool": {"type": "orq:expert"}}]}]},

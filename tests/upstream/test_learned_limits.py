@@ -9,6 +9,8 @@ import pytest
 
 from gateway.api.json_document import parse
 from gateway.config import Route
+from gateway.quota import windows
+from gateway.records import Document
 from gateway.upstream.circuit_breaker import WINDOW_S
 from gateway.upstream.credentials import Asker
 from gateway.upstream.learned_limits import Announced, Assumed, announced, has_room
@@ -248,3 +250,16 @@ def test_headers_are_about_one_key() -> None:
 @pytest.mark.parametrize(("learn", "learning"), [(True, {"a"}), (False, set[str]())])
 def test_learning_can_be_turned_off(learn: bool, learning: Any) -> None:
     assert UpstreamLimitTable(config(requests="1/s", learn=learn).upstreams).learning == learning
+
+
+def test_every_member_that_asks_for_a_service_is_listed() -> None:
+    """`asker_of` takes a request with none of these for an ordinary one."""
+
+    class Read(dict[str, Any]):
+        def get(self, name: str, default: Any = None) -> Any:
+            asked.add(name)
+            return default
+
+    asked = set[str]()
+    windows.variants_of(a_call(1).params._replace(document=Document("{}", Read())))
+    assert asked == windows.SERVICES
