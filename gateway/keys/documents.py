@@ -160,12 +160,12 @@ class Documents:
         *,
         added: Sequence[str] = (),
         removed: Sequence[str] = (),
-        resets: Sequence[Window] = (),
+        resets: Sequence[WindowStatus] = (),
     ) -> None:
         """Raises `Conflict` where the document is not `before` any more."""
         audit = json.dumps({"time": format_time(self._clock()), **doing._asdict()})
-        used = [each.used for each in await self._store.window_statuses(resets, self._clock())] if resets else ()
-        change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), tuple(resets), tuple(used))
+        windows, used = tuple([each.window for each in resets]), tuple([each.used for each in resets])
+        change = StoreChange(kind, name, before, after, audit, tuple(added), tuple(removed), windows, used)
         if await self._changes.change(change, self.warn):
             return
         if before is None and kind != "overlay":

@@ -24,7 +24,7 @@ from gateway.quota import window_status
 from gateway.quota.issued import IssuedTeam, Overlay, TopUp, show_team, show_top_ups
 from gateway.quota.scopes import MEMBER, TEAM_LABEL, TEAM_TAG, folded_scope, holder
 from gateway.quota.windows import LimitTable, calendar_window
-from gateway.records import Key, Window
+from gateway.records import Key, Window, WindowStatus
 from gateway.store import DocumentKind
 
 from .documents import AuditEvent, Documents, Page, Shown, exists, in_file, invalid, no_key, no_team
@@ -67,7 +67,7 @@ class QuotaManager(Documents):
         text, overlay = await self._overlay(scope)
         statuses = await self._store.window_statuses(windows, now)
         doing = AuditEvent(actor, "reset", [window_status.row(status, now) for status in statuses])
-        await self._write("overlay", scope, text, overlay.encode(), doing, resets=windows)
+        await self._write("overlay", scope, text, overlay.encode(), doing, resets=statuses)
         return await self._stand(scope)
 
     async def top_up(self, scope: str, grant: Mapping[str, Any], actor: str) -> list[Shown]:
@@ -177,12 +177,12 @@ class TeamManager(Documents):
         (known,) = await self._store.read("team", [name])
         text, _ = await self._overlay(f"team:{name}")
         left = [] if text is None else [(f"team:{name}", text)]
-        windows = await self._own_windows(name, team)
+        resets = await self._own_windows(name, team)
         for prefix in [f"{kind}:{name}/" for kind in (MEMBER, TEAM_LABEL, TEAM_TAG)]:
             left += await self._overlays_below(prefix)
         for scope, text in left if known is None else ():
             await self._write("overlay", scope, text, None, doing)
-        await self._write("team", name, None, made.encode(), doing, resets=windows)
+        await self._write("team", name, None, made.encode(), doing, resets=resets)
         await self._warn_of_team(name, team)
         return await self.show_team(name)
 
@@ -222,8 +222,8 @@ class TeamManager(Documents):
         doing = AuditEvent(actor, "delete", before=shown_team(team.settings))
         await self._write("team", name, text, None, doing, resets=await self._own_windows(name, team.settings))
 
-    async def _own_windows(self, name: str, team: Team) -> list[Window]:
-        """The windows of this team, of its members and of its labels, at present."""
+    async def _own_windows(self, name: str, team: Team) -> list[WindowStatus]:
+        """The state of the windows of this team, of its members and of its labels, at present."""
         keys = [
             Key("", team=name, owner=key.settings.owner, labels=tuple(key.settings.labels.items()))
             async for key in self._issued_keys(groups=[("team", name)])
@@ -233,7 +233,7 @@ class TeamManager(Documents):
         limits = [limit for key in [Key("", team=name), *keys] for limit in terms.of(key)] + [
             limit for _, limit in terms.of_labels(now)
         ]
-        return list(dict.fromkeys([limit.window(now) for limit in limits]))
+        return await self._store.window_statuses(list(dict.fromkeys([limit.window(now) for limit in limits])), now)
 
     async def _overlays_below(self, prefix: str) -> list[tuple[str, str]]:
         found: list[tuple[str, str]] = []

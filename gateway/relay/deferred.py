@@ -460,6 +460,7 @@ class DeferredPoller:
     async def _remove(self, lease: str) -> None:
         await self._store.remove_deferred(lease)
         self._retiring[lease] = time.monotonic() + RETIRE_AFTER_S
+        self._polled.pop(lease, None)
 
     async def _retire(self) -> None:
         for lease, at in list(self._retiring.items()):
