@@ -130,7 +130,7 @@ class WorkerFiles:
         """Write what has changed. `marks`: by the name of a journal, the last entry whose call is counted."""
         if not self._changed and marks == self._marks:
             return
-        every = [value for value in self._changed if value.has_place()]
+        every = [value for value in self._changed if value.place or value.has_place()]
         self._changed.clear()
         summed = [value for value in every if value.kind in _SUMMED]
         for start in range(0, len(summed) or 1, _MOST):

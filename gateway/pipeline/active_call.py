@@ -24,7 +24,8 @@ from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.store import Ledger
 from gateway.upstream.credentials import Asker
-from gateway.upstream.limits import Place, asker_of
+from gateway.upstream.health import asker_of
+from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt, GiveUp, Try, client_timeout_s, may_client_repeat, next_step
 
 from .plan import CallPlan, Carries, Outcome

@@ -14,9 +14,9 @@ from gateway.records import Call, Failure, Refused
 from gateway.relay import Attempt
 from gateway.relay.attempt import Rider
 from gateway.upstream.connection import Head
-from gateway.upstream.health import AttemptHandle
+from gateway.upstream.health import AttemptHandle, asker_of
 from gateway.upstream.learned_limits import has_room
-from gateway.upstream.limits import Place, asker_of
+from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import GiveUp, Try
 
 from .active_call import ActiveCall, by_policy

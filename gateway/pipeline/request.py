@@ -24,8 +24,7 @@ from gateway.records import Call, Claim, Failure
 from gateway.relay import Attempt, Streamed
 from gateway.relay.attempt import Rider
 from gateway.relay.charge import SentRequest
-from gateway.upstream.health import AttemptHandle
-from gateway.upstream.limits import asker_of
+from gateway.upstream.health import AttemptHandle, asker_of
 
 from .active_call import ActiveCall
 from .plan import Layer, Outcome

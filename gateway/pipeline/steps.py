@@ -13,7 +13,7 @@ from gateway.errors import InvalidRequest
 from gateway.quota import windows
 from gateway.records import Call
 from gateway.upstream.credentials import position_of
-from gateway.upstream.limits import asker_of
+from gateway.upstream.health import asker_of
 
 from .active_call import ActiveCall
 from .services import Services

@@ -81,7 +81,7 @@ class Asker(NamedTuple):
     caller: str = ""
     """The id of the caller's key."""
     service: str = ""
-    """A service beside the ordinary one, which has limits of its own: `flex`, `fast` (`limits.asker_of`)."""
+    """A service beside the ordinary one, which has limits of its own: `flex`, `fast` (`health.asker_of`)."""
 
 
 ANYONE = Asker()

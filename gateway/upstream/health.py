@@ -15,7 +15,9 @@ from collections.abc import Callable, Collection
 from math import inf
 from typing import Any, NamedTuple
 
-from gateway.records import Failure, Fault, Phase
+from gateway.config.rates import DEAR_OR_CHEAP
+from gateway.quota import windows
+from gateway.records import Call, Failure, Fault, Phase
 from gateway.wings import OfWings
 
 from . import circuit_breaker
@@ -354,6 +356,20 @@ class RetryBudget:
         self._repeats_before = self._repeats if is_next else 0
         self._calls = self._repeats = 0
         self._slice_ends = now + RETRY_SLICE_S
+
+
+LONG_PROMPT = 200_000
+
+
+def asker_of(call: Call) -> Asker:
+    """Whose call it is, and for which services beside the ordinary one: these have limits of their own, as flex of
+    OpenAI, fast mode of Anthropic and its prompts of more than 200,000 tokens (their pages on rate limits)."""
+    params, is_long = call.params, call.params.prompt_tokens > LONG_PROMPT
+    if not (is_long or params.variant) and windows.SERVICES.isdisjoint(params.document.members):
+        return Asker(call.key.id)  # nearly every one
+    asked = {part for variant in windows.variants_of(params) for part in variant.split("-")}
+    services = [*sorted(asked & DEAR_OR_CHEAP), *(("long",) if is_long else ())]
+    return Asker(call.key.id, "-".join(services))
 
 
 class AttemptHandle(NamedTuple):

@@ -33,12 +33,12 @@ from typing import NamedTuple
 
 from gateway.config import RateLimits, Route, Upstream
 from gateway.config.quantities import read_rate
-from gateway.config.rates import DEAR_OR_CHEAP
 from gateway.quota import windows
 from gateway.quota.windows import Limit, LimitTable, covers, most_nusd, not_priced, output_limit, unreserved
 from gateway.records import UPSTREAM, Call, Claim, Refused, Window, WindowStatus
 
 from .credentials import ANYONE, Asker
+from .health import asker_of
 from .learned_limits import Assumed, announced
 
 TOLERANCE = 1.5
@@ -77,8 +77,6 @@ class AdaptiveLimit(NamedTuple):
 
 INTERACTIVE = "interactive"
 MINUTE_US = 60_000_000
-
-LONG_PROMPT = 200_000
 
 RETRY_AFTER = "retry-after"
 """The period of a window that represents a pause that an upstream asked for; no store has it."""
@@ -308,17 +306,6 @@ def further(held: Sequence[Claim], wanted: Sequence[Claim]) -> tuple[Claim, ...]
         Claim(window, amount - amounts[window.id] if window.starts else amount) for window, amount in wanted
         if window.unit == "requests" or window.id not in amounts or (window.starts and amount > amounts[window.id])
     ])  # fmt: skip
-
-
-def asker_of(call: Call) -> Asker:
-    """Whose call it is, and for which services beside the ordinary one: these have limits of their own, as flex of
-    OpenAI, fast mode of Anthropic and its prompts of more than 200,000 tokens (their pages on rate limits)."""
-    params, is_long = call.params, call.params.prompt_tokens > LONG_PROMPT
-    if not (is_long or params.variant) and windows.SERVICES.isdisjoint(params.document.members):
-        return Asker(call.key.id)  # nearly every one
-    asked = {part for variant in windows.variants_of(params) for part in variant.split("-")}
-    services = [*sorted(asked & DEAR_OR_CHEAP), *(("long",) if is_long else ())]
-    return Asker(call.key.id, "-".join(services))
 
 
 def paused(upstream: str, model: str, key: int | None, wait_s: float, asker: Asker) -> Refused:

@@ -22,8 +22,8 @@ from gateway.records import Call, Failure, Phase, Refused
 
 from . import stickiness
 from .credentials import ANYONE, CREDENTIAL_FAULTS, Asker, Grade
-from .health import AttemptHandle, Health, Show
-from .limits import Place, UpstreamLimitTable, asker_of, paused
+from .health import AttemptHandle, Health, Show, asker_of
+from .limits import Place, UpstreamLimitTable, paused
 from .retry_policy import FailedAttempt
 
 

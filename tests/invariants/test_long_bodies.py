@@ -51,7 +51,7 @@ READERS = {
     "wings.fan_out.prompts.PromptByPrompt._asked": REWRITES,
     "wings.fan_out.prompts.PromptByPrompt._carry": REWRITES, "wings.fan_out.bridges.Split.__init__": REWRITES,
     "wings.fan_out.bridges.as_chat": REWRITES, "wings.fan_out.bridges.characters": REWRITES,
-    "formats.bridges.made": WHOLE, "upstream.limits.asker_of": SHORT,
+    "formats.bridges.made": WHOLE, "upstream.health.asker_of": SHORT,
     "wings.translate.messages_answer.MessageWriter.__init__": REWRITES,
     "wings.translate.responses_answer._new_object": REWRITES, "wings.stored.formats._ceilings": WHOLE,
     "wings.stored.formats._read": WHOLE, "wings.stored.formats._read_messages": WHOLE,

@@ -13,8 +13,9 @@ from gateway.quota import windows
 from gateway.records import Document
 from gateway.upstream.circuit_breaker import WINDOW_S
 from gateway.upstream.credentials import Asker
+from gateway.upstream.health import LONG_PROMPT, asker_of
 from gateway.upstream.learned_limits import Announced, Assumed, announced, has_room
-from gateway.upstream.limits import LONG_PROMPT, UpstreamLimitTable, asker_of
+from gateway.upstream.limits import UpstreamLimitTable
 
 from .test_limits import a_call, config
 

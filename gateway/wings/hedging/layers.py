@@ -16,7 +16,7 @@ from gateway.records import Call, Failure
 from gateway.relay import Answer, Streamed
 from gateway.relay.client_stream import ClientStream
 from gateway.upstream.credentials import Grade
-from gateway.upstream.limits import asker_of
+from gateway.upstream.health import asker_of
 from gateway.upstream.retry_policy import FailedAttempt
 from gateway.upstream.router import Router
 

@@ -30,8 +30,8 @@ from gateway.records import Call, Claim, Failure, Key
 from gateway.relay.charge import Ending
 from gateway.upstream.ask import cleaned_body
 from gateway.upstream.credentials import position_of
-from gateway.upstream.health import AttemptHandle
-from gateway.upstream.limits import Place, asker_of
+from gateway.upstream.health import AttemptHandle, asker_of
+from gateway.upstream.limits import Place
 from gateway.upstream.retry_policy import FailedAttempt
 
 from . import formats as realtime
